@@ -90,6 +90,7 @@ func startDevices(t *testing.T, cfg scheduler.Config, objs ...runtime.Object) *c
 	client := fake.NewClientset(append([]runtime.Object{deviceClass("gpu")}, objs...)...)
 	bindPods(client)
 	versioned(client, func(ktesting.Action) error { return nil })
+	named(client)
 	stop := runClaims(t, client)
 	c := startClient(t, cfg, client, client)
 	scheduler := c.stop

@@ -116,7 +116,11 @@ type nodeGroup struct {
 	nodes  []fwk.NodeInfo
 }
 
+// add adds a node and what was said about it; nil if nothing speaks against it.
 func (g *nodeGroups) add(n fwk.NodeInfo, st *fwk.Status) {
+	if st == nil {
+		st = fwk.NewStatus(fwk.Success)
+	}
 	key := fmt.Sprintf("%s\n%d\n%s", st.Plugin(), st.Code(), st.Message())
 	if g.byReason[key] == nil {
 		g.byReason[key] = &nodeGroup{status: st}

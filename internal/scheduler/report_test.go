@@ -11,6 +11,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
@@ -77,6 +78,25 @@ func TestReportSaysWhyNoNodeFitsAndWhatWouldHelp(t *testing.T) {
 			[]runtime.Object{node("a", "1")}, pod("p", "1", func(p *v1.Pod) { p.Spec.NodeSelector = map[string]string{"disk": "ssd"} }),
 			[]string{"a: node(s) didn't match Pod's node affinity/selector (NodeAffinity)", "- label the node as the pod asks: disk=ssd"},
 		},
+		"an extended resource that is nowhere": {
+			[]runtime.Object{node("a", "1")}, pod("p", "0", asks(extendedGPU, "2")),
+			[]string{
+				"a: Insufficient example.com/gpu (NodeResourcesFit)", "- a larger node: a has 2 example.com/gpu too little even when it is empty",
+				"- a device class with extendedResourceName example.com/gpu, and a driver that offers its devices on the node",
+			},
+		},
+		"devices of an extended resource": {
+			[]runtime.Object{node("a", "1"), standsFor(extendedGPU)}, pod("p", "0", asks(extendedGPU, "2")),
+			[]string{
+				"a: cannot allocate all claims (DynamicResources)",
+				"- free devices on node a, as example.com/gpu stands for: end a pod that has them, or have a driver offer more (kubectl get resourceslices)",
+				"- other requests, or device classes that select more",
+			},
+		},
+		"more than devices are lacking": {
+			[]runtime.Object{node("a", "1"), standsFor(extendedGPU)}, pod("p", "2", asks(extendedGPU, "2")),
+			[]string{"a: Insufficient cpu (NodeResourcesFit)", "- a larger node: a has 1 CPU too little even when it is empty"},
+		},
 		"port": {
 			[]runtime.Object{node("a", "1"), pod("x", "0", port(8080), on("a"))}, pod("p", "0", port(8080)),
 			[]string{
@@ -113,6 +133,23 @@ func TestReportSaysWhyNoNodeFitsAndWhatWouldHelp(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestReportOnAPodThatFitsNow and waits for the end of its back-off.
+func TestReportOnAPodThatFitsNow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := start(t, node("a", "500m"))
+		defer c.stop()
+		c.create(pod("p", "1"))
+		if _, err := c.client.CoreV1().Nodes().Create(t.Context(), node("b", "1"), metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		r := c.reported("p")
+		if r.Queue.Place != "backoff" || len(r.Nodes) != 2 || r.Nodes[0].Plugin != "" || len(r.Nodes[0].Reasons) != 0 || r.Nodes[0].Names[0] != "b" {
+			t.Errorf("%+v, nodes %+v", r.Queue, r.Nodes)
+		}
+	})
 }
 
 // TestReportSaysHowANodeWasChosen and forgets it in the end.

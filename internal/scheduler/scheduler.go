@@ -23,6 +23,7 @@ import (
 	"wherry.dev/internal/scheduler/extender"
 	"wherry.dev/internal/scheduler/framework"
 	"wherry.dev/internal/scheduler/groups"
+	"wherry.dev/internal/scheduler/plugins/devices"
 	"wherry.dev/internal/scheduler/queue"
 )
 
@@ -91,7 +92,8 @@ func New(ctx context.Context, client clientset.Interface, cfg Config) (*Schedule
 		Snapshot: s.snapshot, Nominator: s.queue.Nominator(), Activator: s.queue,
 		Waiting: framework.NewWaitingPods(), Parallel: framework.NewParallelizer(cfg.Parallelism),
 		Extenders: cfg.Extenders, MemoNodes: cfg.MemoNodes,
-		Recorder: func(profile string) events.EventRecorderLogger { return s.recorders[profile] },
+		Recorder:   func(profile string) events.EventRecorderLogger { return s.recorders[profile] },
+		NewDevices: func() (fwk.SharedDRAManager, error) { return devices.NewManager(factory) },
 	}
 	var err error
 	if s.profiles, err = cfg.profiles(ctx, s.shared); err != nil {

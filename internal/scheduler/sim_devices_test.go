@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
 	ktesting "k8s.io/client-go/testing"
 	configv1 "k8s.io/kube-scheduler/config/v1"
 	fwk "k8s.io/kube-scheduler/framework"
@@ -46,14 +47,14 @@ func (l *life) startDrivers(seed uint64) (stop func()) {
 	one.Spec.Spec = deviceClaim("", "gpu", 1).Spec
 	_, err = l.client.ResourceV1().ResourceClaimTemplates("default").Create(l.t.Context(), one, metav1.CreateOptions{})
 	must(err)
-	l.named()
+	named(l.client)
 	return runClaims(l.t, l.client)
 }
 
-// named gives objects that have none a name, and a UID, as the API server does.
-func (l *life) named() {
+// named gives claims that have none a name, and a UID, as the API server does.
+func named(client *fake.Clientset) {
 	n := 0
-	l.client.PrependReactor("create", "resourceclaims", func(a ktesting.Action) (bool, runtime.Object, error) {
+	client.PrependReactor("create", "resourceclaims", func(a ktesting.Action) (bool, runtime.Object, error) {
 		c, _ := a.(ktesting.CreateAction)
 		if claim, ok := c.GetObject().(*resourcev1.ResourceClaim); ok && claim.GenerateName != "" {
 			n++

@@ -224,7 +224,8 @@ func podChange(old, pod *v1.Pod) fwk.ActionType {
 	if len(old.Spec.Tolerations) != len(pod.Spec.Tolerations) {
 		what |= fwk.UpdatePodToleration
 	}
-	if !resourceclaim.PodStatusEqual(old.Status.ResourceClaimStatuses, pod.Status.ResourceClaimStatuses) {
+	if !resourceclaim.PodStatusEqual(old.Status.ResourceClaimStatuses, pod.Status.ResourceClaimStatuses) ||
+		!resourceclaim.PodExtendedStatusEqual(old.Status.ExtendedResourceClaimStatus, pod.Status.ExtendedResourceClaimStatus) {
 		what |= fwk.UpdatePodGeneratedResourceClaim
 	}
 	before, now := framework.Requests(old), framework.Requests(pod)

@@ -29,6 +29,10 @@ func PodStatus(pod, old *corev1.Pod) field.ErrorList {
 	p.stateTransitions(at.Child("containerStatuses"), pod.Status.ContainerStatuses, old.Status.ContainerStatuses, old, old.Spec.Containers)
 	p.stateTransitions(at.Child("initContainerStatuses"), pod.Status.InitContainerStatuses, old.Status.InitContainerStatuses, old, old.Spec.InitContainers)
 	p.stateTransitions(at.Child("ephemeralContainerStatuses"), pod.Status.EphemeralContainerStatuses, old.Status.EphemeralContainerStatuses, old, nil)
+	p.claimStatuses(at.Child("resourceClaimStatuses"), pod)
+	if s := pod.Status.ExtendedResourceClaimStatus; s != nil {
+		p.extendedClaimStatus(at.Child("extendedResourceClaimStatus"), s, &old.Spec)
+	}
 	ips := make([]string, len(pod.Status.PodIPs))
 	for i, ip := range pod.Status.PodIPs {
 		ips[i] = ip.IP
@@ -43,6 +47,64 @@ func PodStatus(pod, old *corev1.Pod) field.ErrorList {
 	}
 	p.addresses(at.Child("hostIPs"), ips)
 	return p.list
+}
+
+// claimStatuses checks the names of the claims that were made for a pod.
+func (p *problems) claimStatuses(at path, pod *corev1.Pod) {
+	seen := map[string]bool{}
+	for i, s := range pod.Status.ResourceClaimStatuses {
+		at := at.Index(i)
+		if !slices.ContainsFunc(pod.Spec.ResourceClaims, func(c corev1.PodResourceClaim) bool { return c.Name == s.Name }) {
+			p.invalid(at.Child("name"), s.Name, "must match the name of an entry in `spec.resourceClaims`")
+		}
+		if seen[s.Name] {
+			p.add(field.Duplicate(at.Child("name"), s.Name))
+		}
+		seen[s.Name] = true
+		if s.ResourceClaimName != nil {
+			p.subdomain(at.Child("resourceClaimName"), *s.ResourceClaimName)
+		}
+	}
+}
+
+// extendedClaimStatus checks which requests of a claim are the extended resources of a pod's containers (KEP-5004).
+func (p *problems) extendedClaimStatus(at path, s *corev1.PodExtendedResourceClaimStatus, spec *corev1.PodSpec) {
+	list := at.Child("requestMappings")
+	if len(s.RequestMappings) == 0 {
+		p.required(list, "at least one request mapping is required")
+	}
+	seen := map[corev1.ContainerExtendedResourceRequest]bool{}
+	for i, m := range s.RequestMappings {
+		item := list.Index(i)
+		c := containerNamed(spec, m.ContainerName)
+		if c == nil {
+			p.invalid(item.Child("containerName"), m.ContainerName, "must match the name of an entry in spec.initContainers.name or spec.containers.name")
+		} else if _, ok := c.Resources.Requests[corev1.ResourceName(m.ResourceName)]; !ok {
+			p.invalid(item.Child("resourceName"), m.ResourceName, "must match the extended resource name of an entry in spec.initContainers.resources.requests or spec.containers.resources.requests")
+		}
+		p.label(at.Child("requestName"), m.RequestName)
+		if seen[m] {
+			p.add(field.Duplicate(item.Child("containerName"), m.ContainerName))
+			p.add(field.Duplicate(item.Child("resourceName"), m.ResourceName))
+			p.add(field.Duplicate(item.Child("requestName"), m.RequestName))
+		}
+		seen[m] = true
+	}
+	if s.ResourceClaimName == "" {
+		p.required(at.Child("resourceClaimName"), "")
+	} else {
+		p.subdomain(at.Child("resourceClaimName"), s.ResourceClaimName)
+	}
+}
+
+// containerNamed returns a container, or init container, or nil.
+func containerNamed(spec *corev1.PodSpec, name string) *corev1.Container {
+	for _, list := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
+		if i := slices.IndexFunc(list, func(c corev1.Container) bool { return c.Name == name }); i >= 0 {
+			return &list[i]
+		}
+	}
+	return nil
 }
 
 func (p *problems) podConditions(at path, list []corev1.PodCondition) {

@@ -159,3 +159,40 @@ func TestStatus(t *testing.T) {
 		`status.podIPs: Invalid value: ["10.0.0.1","10.0.0.2"]: may specify no more than one IP for each IP family`,
 		"status.hostIPs[0].ip: Invalid value: \"10.1.0.2\": must be equal to `hostIP`")
 }
+
+func TestClaimsInStatus(t *testing.T) {
+	old := newPod()
+	first(old).Resources.Requests = corev1.ResourceList{"example.com/gpu": resource.MustParse("1"), "cpu": resource.MustParse("1")}
+	old.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "a", ResourceClaimTemplateName: new("t")}}
+	name := first(old).Name
+	mapping := func(container, resource, request string) corev1.ContainerExtendedResourceRequest {
+		return corev1.ContainerExtendedResourceRequest{ContainerName: container, ResourceName: resource, RequestName: request}
+	}
+	const at = "status.extendedResourceClaimStatus"
+	for what, tc := range map[string]struct {
+		claims   []corev1.PodResourceClaimStatus
+		extended *corev1.PodExtendedResourceClaimStatus
+		want     []string
+	}{
+		"fine": {[]corev1.PodResourceClaimStatus{{Name: "a", ResourceClaimName: new("p-a-1")}},
+			&corev1.PodExtendedResourceClaimStatus{ResourceClaimName: "p-x", RequestMappings: []corev1.ContainerExtendedResourceRequest{mapping(name, "example.com/gpu", "r"), mapping(name, "example.com/gpu", "s")}}, nil},
+		"not needed": {[]corev1.PodResourceClaimStatus{{Name: "a"}}, nil, nil},
+		"unknown, twice, no name": {[]corev1.PodResourceClaimStatus{{Name: "b"}, {Name: "a", ResourceClaimName: new("-")}, {Name: "a"}}, nil, []string{
+			"status.resourceClaimStatuses[0].name: Invalid value", "status.resourceClaimStatuses[1].resourceClaimName: Invalid value",
+			"status.resourceClaimStatuses[2].name: Duplicate value",
+		}},
+		"empty": {nil, &corev1.PodExtendedResourceClaimStatus{}, []string{at + ".requestMappings: Required value", at + ".resourceClaimName: Required value"}},
+		"of nothing in the pod": {nil, &corev1.PodExtendedResourceClaimStatus{ResourceClaimName: "a/b", RequestMappings: []corev1.ContainerExtendedResourceRequest{
+			mapping("other", "example.com/gpu", "r"), mapping(name, "example.com/nic", "-"),
+		}}, []string{at + ".requestMappings[0].containerName: Invalid value", at + ".requestMappings[1].resourceName: Invalid value", at + ".requestName: Invalid value", at + ".resourceClaimName: Invalid value"}},
+		"twice": {nil, &corev1.PodExtendedResourceClaimStatus{ResourceClaimName: "x", RequestMappings: []corev1.ContainerExtendedResourceRequest{
+			mapping(name, "example.com/gpu", "r"), mapping(name, "example.com/gpu", "r"),
+		}}, []string{at + ".requestMappings[1].containerName: Duplicate value", at + ".requestMappings[1].resourceName: Duplicate value", at + ".requestMappings[1].requestName: Duplicate value"}},
+	} {
+		t.Run(what, func(t *testing.T) {
+			pod := old.DeepCopy()
+			pod.Status.ResourceClaimStatuses, pod.Status.ExtendedResourceClaimStatus = tc.claims, tc.extended
+			check(t, PodStatus(pod, old), tc.want...)
+		})
+	}
+}

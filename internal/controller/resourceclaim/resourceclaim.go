@@ -168,6 +168,14 @@ func (c *Controller) podLetsGo(old, obj any) {
 		for _, key := range usedClaims(pod) {
 			c.claims.Add(key)
 		}
+		// The scheduler may have made one that the pod's status does not name.
+		made, err := claim.Controlled[*resourcev1.ResourceClaim](c.claimIndex, pod.UID)
+		if err != nil {
+			continue // the index exists
+		}
+		for _, its := range made {
+			c.claims.Add(keyOf(its))
+		}
 	}
 }
 

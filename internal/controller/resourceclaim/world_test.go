@@ -168,3 +168,38 @@ func TestAPodThatIsOverLetsGo(t *testing.T) {
 		}
 	})
 }
+
+// TestClaimsOfExtendedResourcesGo with their pods, whether the scheduler has got round to naming them there or not; and
+// not because some other pod names them.
+func TestClaimsOfExtendedResourcesGo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		special := func(name, pod string) *resourcev1.ResourceClaim {
+			return its(name, made("", pod), allocated, protected, reserved(pod), func(c *resourcev1.ResourceClaim) {
+				c.Annotations = map[string]string{resourcev1.ExtendedResourceClaimAnnotation: "true"}
+			})
+		}
+		names := func(claim string) func(*v1.Pod) {
+			return func(p *v1.Pod) {
+				p.Status.ExtendedResourceClaimStatus = &v1.PodExtendedResourceClaimStatus{ResourceClaimName: claim}
+			}
+		}
+		client := fake.NewClientset(special("named", "p"), special("unnamed", "q"), special("kept", "r"),
+			pod("p", names("named"), onNode), pod("q"), pod("r", names("kept"), onNode), pod("thief", names("kept"), onNode))
+		defer run(t, client)()
+		for _, name := range []string{"p", "q", "thief"} {
+			p, err := client.CoreV1().Pods("ns").Get(t.Context(), name, metav1.GetOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			p.Status.Phase = v1.PodFailed
+			if _, err := client.CoreV1().Pods("ns").UpdateStatus(t.Context(), p, metav1.UpdateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		left := claims(t, client)
+		if len(left) != 1 || left[0].Name != "kept" || left[0].Status.Allocation == nil || len(left[0].Status.ReservedFor) != 1 {
+			t.Errorf("there are %+v", left)
+		}
+	})
+}

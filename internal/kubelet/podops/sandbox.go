@@ -39,11 +39,16 @@ func unprepared(pod *v1.Pod) error {
 			return s.Name == c.Name && s.ResourceClaimName == nil
 		})
 		if !unneeded {
-			return fmt.Errorf("resource claim %s: this kubelet has no drivers of devices (DRA); let the pod run on a node that has", c.Name)
+			return fmt.Errorf("resource claim %s: %s", c.Name, noDrivers)
 		}
+	}
+	if s := pod.Status.ExtendedResourceClaimStatus; s != nil && len(s.RequestMappings) > 0 {
+		return fmt.Errorf("extended resource %s, which is devices of claim %s: %s", s.RequestMappings[0].ResourceName, s.ResourceClaimName, noDrivers)
 	}
 	return nil
 }
+
+const noDrivers = "this kubelet has no drivers of devices (DRA); let the pod run on a node that has"
 
 func (o *Ops) trySandbox(ctx context.Context, op podplan.Op, in *podplan.Input) (string, error) {
 	handler, err := o.runtimeHandler(ctx, in.Pod)

@@ -19,7 +19,7 @@ func node() *v1.Node {
 			{Key: "gone", Effect: v1.TaintEffectNoExecute}, {Key: "busy", Effect: v1.TaintEffectNoSchedule},
 		}},
 		Status: v1.NodeStatus{Allocatable: v1.ResourceList{
-			v1.ResourceCPU: resource.MustParse("2"), v1.ResourceMemory: resource.MustParse("1Gi"), v1.ResourcePods: resource.MustParse("5"),
+			v1.ResourceCPU: resource.MustParse("2"), v1.ResourceMemory: resource.MustParse("1Gi"), "example.com/gpu": resource.MustParse("0"), v1.ResourcePods: resource.MustParse("5"),
 			"hugepages-2Mi": resource.MustParse("2Mi"),
 		}, DeclaredFeatures: []string{"RestartAllContainersOnContainerExits"}},
 	}
@@ -65,10 +65,17 @@ func TestAdmit(t *testing.T) {
 		want    string // reason, and part of the message
 		message string
 	}{
-		"fits":               {change: func(*v1.Pod) {}},
-		"CPU":                {change: requesting("1500m", "2Gi"), want: "OutOfcpu", message: "Node didn't have enough resource: cpu, requested: 1500, used: 1000, capacity: 2000"},
-		"memory":             {change: requesting("100m", "2Gi"), want: "OutOfmemory", message: "requested: 2147483648, used: 0, capacity: 1073741824"},
-		"unknown resource":   {change: func(p *v1.Pod) { p.Spec.Containers[0].Resources.Requests["example.com/x"] = resource.MustParse("1") }},
+		"fits":             {change: func(*v1.Pod) {}},
+		"CPU":              {change: requesting("1500m", "2Gi"), want: "OutOfcpu", message: "Node didn't have enough resource: cpu, requested: 1500, used: 1000, capacity: 2000"},
+		"memory":           {change: requesting("100m", "2Gi"), want: "OutOfmemory", message: "requested: 2147483648, used: 0, capacity: 1073741824"},
+		"unknown resource": {change: func(p *v1.Pod) { p.Spec.Containers[0].Resources.Requests["example.com/x"] = resource.MustParse("1") }},
+		"devices that the node has no more": {change: func(p *v1.Pod) {
+			p.Spec.Containers[0].Resources.Requests["example.com/gpu"] = resource.MustParse("1")
+		}, want: "OutOfexample.com/gpu", message: "requested: 1, used: 0, capacity: 0"},
+		"devices of a claim": {change: func(p *v1.Pod) {
+			p.Spec.Containers[0].Resources.Requests["example.com/gpu"] = resource.MustParse("1")
+			p.Status.ExtendedResourceClaimStatus = &v1.PodExtendedResourceClaimStatus{RequestMappings: []v1.ContainerExtendedResourceRequest{{ResourceName: "example.com/gpu"}}}
+		}},
 		"huge pages":         {change: func(p *v1.Pod) { p.Spec.Containers[0].Resources.Requests["hugepages-2Mi"] = resource.MustParse("4Mi") }, want: "OutOfhugepages-2Mi", message: "requested: 4194304, used: 0, capacity: 2097152"},
 		"of another size":    {change: func(p *v1.Pod) { p.Spec.Containers[0].Resources.Requests["hugepages-1Gi"] = resource.MustParse("1Gi") }, want: "OutOfhugepages-1Gi", message: "capacity: 0"},
 		"selector":           {change: func(p *v1.Pod) { p.Spec.NodeSelector = map[string]string{"zone": "b"} }, want: "NodeAffinity", message: "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector"},

@@ -2,6 +2,8 @@ package framework
 
 import (
 	"context"
+	"sync"
+	"sync/atomic"
 
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -28,6 +30,13 @@ type Shared struct {
 	Parallel   Parallelizer
 	Extenders  []fwk.Extender
 	Groups     fwk.PodGroupManager
+	// NewDevices returns a manager of devices. It is called once, if a plugin asks for one.
+	NewDevices func() (fwk.SharedDRAManager, error)
+
+	devices struct {
+		once    sync.Once
+		manager atomic.Pointer[fwk.SharedDRAManager]
+	}
 	// MemoNodes is from how many nodes on profiles remember what plugins said about pods of one shape.
 	MemoNodes int
 	// Recorder returns the recorder of a profile's events.
@@ -128,8 +137,26 @@ func (p *Profile) EventRecorder() events.EventRecorderLogger { return p.shared.R
 // the first pod is scheduled.
 func (p *Profile) SharedInformerFactory() informers.SharedInformerFactory { return p.shared.Informers }
 
-// SharedDRAManager returns nil: what is promised of devices is for the plugin that promises it to know.
-func (p *Profile) SharedDRAManager() fwk.SharedDRAManager { return nil }
+// SharedDRAManager returns what is known about devices, and promised of them; nil if that cannot be watched. A plugin
+// must ask for it in its factory, as for any informer.
+func (p *Profile) SharedDRAManager() fwk.SharedDRAManager {
+	d := &p.shared.devices
+	d.once.Do(func() {
+		if m, err := p.shared.NewDevices(); err == nil {
+			d.manager.Store(&m)
+		}
+	})
+	return p.KnownDevices()
+}
+
+// KnownDevices is SharedDRAManager, but nil if no plugin has asked for that. A cluster without devices need not serve
+// them to a scheduler that has no use for them.
+func (p *Profile) KnownDevices() fwk.SharedDRAManager {
+	if m := p.shared.devices.manager.Load(); m != nil {
+		return *m
+	}
+	return nil
+}
 
 // SharedCSIManager returns what is known about the CSI drivers of nodes. A plugin must ask for it in its factory, as for
 // any informer.

@@ -107,8 +107,19 @@ func Requests(pod *v1.Pod) v1.ResourceList {
 }
 
 // podResource returns the sum of a pod's requests: the larger of its containers together and of
-// each init container, plus sidecars and overhead (KEP-753).
+// each init container, plus sidecars and overhead (KEP-753). Extended resources of a pod on a node that are devices of
+// a claim (KEP-5004) are nothing that the node has given to it; upstream counts them nevertheless.
 func podResource(pod *v1.Pod) fwk.PodResource {
+	all := podResourceOf(pod)
+	if status := pod.Status.ExtendedResourceClaimStatus; status != nil && pod.Spec.NodeName != "" {
+		for _, m := range status.RequestMappings {
+			delete(all.Resource.GetScalarResources(), v1.ResourceName(m.ResourceName))
+		}
+	}
+	return all
+}
+
+func podResourceOf(pod *v1.Pod) fwk.PodResource {
 	if r, ok := plainResource(pod); ok {
 		return r
 	}

@@ -78,7 +78,7 @@ func Registry() framework.Registry {
 		"NodeVolumeLimits":                of(volumes.NewLimits),
 		"VolumeBinding":                   with(volumes.BindingFactory()),
 		"VolumeZone":                      of(volumes.NewZone),
-		"DynamicResources":                with(devices.Factory()),
+		"DynamicResources":                with(devices.New),
 		"NodeDeclaredFeatures":            plain(NodeDeclaredFeatures{}),
 		GangScheduling:                    of(newGangScheduling),
 	}

@@ -84,7 +84,7 @@ func Fixes(ctx context.Context, st *fwk.Status, info *framework.PodInfo, n fwk.N
 	pod, name := info.GetPod(), n.Node().Name
 	switch st.Plugin() {
 	case NodeResourcesFit{}.Name():
-		return fixResources(info, n)
+		return fixResources(info, n, st.Reasons())
 	case NodeUnschedulable{}.Name():
 		return []string{"uncordon the node: kubectl uncordon " + name}
 	case NodeName{}.Name():
@@ -106,42 +106,64 @@ func Fixes(ctx context.Context, st *fwk.Status, info *framework.PodInfo, n fwk.N
 	case (&PodTopologySpread{}).Name():
 		return []string{"a node in a domain with fewer of these pods, fewer of them here, or a larger maxSkew"}
 	case (&devices.Devices{}).Name():
-		return fixDevices(pod, name, st.Message())
+		return fixDevices(pod, n, st.Message())
 	case (&InterPodAffinity{}).Name():
 		return []string{"pods that match its affinity in the node's domain, and none that its anti-affinity, or theirs, keeps apart"}
 	}
 	return nil
 }
 
-func fixResources(info *framework.PodInfo, n fwk.NodeInfo) []string {
-	var free, add []string
+// fixResources looks at what the reasons name: what a node lacks may also be found among devices.
+func fixResources(info *framework.PodInfo, n fwk.NodeInfo, reasons []string) []string {
+	var free, add, out []string
 	for _, l := range lacks(info, n) {
+		if l.name != v1.ResourcePods && !slices.Contains(reasons, insufficient(l.name)) {
+			continue
+		}
 		if l.never > 0 {
 			add = append(add, amount(l.name, l.never))
 		} else {
 			free = append(free, amount(l.name, l.short))
 		}
+		if n.GetAllocatable().GetScalarResources()[l.name] == 0 && slices.Contains(devices.ExtendedResources(info.GetPod()), l.name) {
+			out = append(out, fmt.Sprintf("a device class with extendedResourceName %s, and a driver that offers its devices on the node", l.name))
+		}
 	}
 	switch {
 	case len(add) > 0:
-		return []string{fmt.Sprintf("a larger node: %s has %s too little even when it is empty", n.Node().Name, strings.Join(add, ", "))}
+		return append([]string{fmt.Sprintf("a larger node: %s has %s too little even when it is empty", n.Node().Name, strings.Join(add, ", "))}, out...)
 	case len(free) > 0:
 		return []string{fmt.Sprintf("%s more on node %s, free or added", strings.Join(free, ", "), n.Node().Name)}
 	}
 	return nil
 }
 
-// fixDevices tells what there would have to be for the pod's claims. Which devices match which request is for
-// expressions of the claims and their classes to say.
-func fixDevices(pod *v1.Pod, node, why string) []string {
-	names := slices.Sorted(maps.Keys(maps.Collect(resourceclaim.PodClaims(pod))))
-	all := strings.Join(names, " and ")
+// fixDevices tells what there would have to be for the pod's claims and extended resources. Which devices match which
+// request is for expressions of the claims and their classes to say.
+func fixDevices(pod *v1.Pod, n fwk.NodeInfo, why string) []string {
+	var claims []string
+	for name, own := range maps.Collect(resourceclaim.PodClaims(pod)) {
+		if s := pod.Status.ExtendedResourceClaimStatus; !own || s == nil || s.ResourceClaimName != name {
+			claims = append(claims, name)
+		}
+	}
+	slices.Sort(claims)
+	all := strings.Join(claims, " and ")
 	if why == devices.Elsewhere {
 		return []string{fmt.Sprintf("room on a node that the devices of claim %s can reach, or the end of all other pods that use it", all)}
 	}
+	var asks []string
+	if len(claims) > 0 {
+		asks = append(asks, fmt.Sprintf("claim %s asks for", all))
+	}
+	for _, name := range devices.ExtendedResources(pod) {
+		if n.GetAllocatable().GetScalarResources()[name] == 0 {
+			asks = append(asks, fmt.Sprintf("%s stands for", name))
+		}
+	}
 	return []string{
-		fmt.Sprintf("free devices on node %s, as claim %s asks for: end a pod that has them, or have a driver offer more (kubectl get resourceslices)",
-			node, all),
+		fmt.Sprintf("free devices on node %s, as %s: end a pod that has them, or have a driver offer more (kubectl get resourceslices)",
+			n.Node().Name, strings.Join(asks, ", and as ")),
 		"other requests, or device classes that select more",
 	}
 }

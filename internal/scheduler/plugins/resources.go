@@ -7,12 +7,15 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
 	configv1 "k8s.io/kube-scheduler/config/v1"
 	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/utils/ptr"
 
 	"wherry.dev/internal/scheduler/framework"
+	"wherry.dev/internal/scheduler/plugins/devices"
 )
 
 // NodeResourcesFit keeps nodes from being overcommitted, and scores them by what would be left, or
@@ -21,13 +24,14 @@ type NodeResourcesFit struct {
 	ignored       sets.Set[string] // resources
 	ignoredGroups sets.Set[string] // the part of a resource's name before the slash
 	allocation
-	score func(requested, allocatable int64) int64
+	score  func(requested, allocatable int64) int64
+	handle fwk.Handle // may be nil
 	// rounded is for a ratio with a shape: resources that score nothing do not count, and the mean is
 	// rounded.
 	rounded bool
 }
 
-func newNodeResourcesFit(_ context.Context, args *configv1.NodeResourcesFitArgs, _ fwk.Handle) (fwk.Plugin, error) {
+func newNodeResourcesFit(_ context.Context, args *configv1.NodeResourcesFitArgs, h fwk.Handle) (fwk.Plugin, error) {
 	strategy := configv1.ScoringStrategy{Type: configv1.LeastAllocated}
 	if args.ScoringStrategy != nil {
 		strategy = *args.ScoringStrategy
@@ -48,7 +52,7 @@ func newNodeResourcesFit(_ context.Context, args *configv1.NodeResourcesFitArgs,
 	}
 	f := NodeResourcesFit{
 		ignored: sets.New(args.IgnoredResources...), ignoredGroups: sets.New(args.IgnoredResourceGroups...),
-		allocation: allocation{resources: resources, assumeRequests: true},
+		allocation: allocation{resources: resources, assumeRequests: true}, handle: h,
 	}
 	switch strategy.Type {
 	case configv1.LeastAllocated, "":
@@ -95,13 +99,15 @@ func (NodeResourcesFit) PreFilter(_ context.Context, state fwk.CycleState, pod *
 func (NodeResourcesFit) PreFilterExtensions() fwk.PreFilterExtensions { return nil }
 
 // Filter names every resource that is short. If the node could never provide it, the pod is
-// unresolvable there: removing other pods would not help.
+// unresolvable there: removing other pods would not help. Resources of which the node has none are for
+// DynamicResources to find, if it sees to them.
 func (f NodeResourcesFit) Filter(_ context.Context, state fwk.CycleState, _ *v1.Pod, n fwk.NodeInfo) *fwk.Status {
 	want, st := framework.ReadState[fitState](state, fitKey)
 	if !st.IsSuccess() {
 		return st
 	}
-	reasons, never := f.short(want.Resource, n.GetAllocatable(), n.GetRequested(), len(n.GetPods()))
+	backed := func(name v1.ResourceName) bool { return devices.Backed(state, name) }
+	reasons, never := f.short(want.Resource, n.GetAllocatable(), n.GetRequested(), len(n.GetPods()), backed)
 	switch {
 	case len(reasons) == 0:
 		return nil
@@ -111,11 +117,13 @@ func (f NodeResourcesFit) Filter(_ context.Context, state fwk.CycleState, _ *v1.
 	return fwk.NewStatus(fwk.Unschedulable, reasons...)
 }
 
-// short returns what a node lacks for one more pod, and whether an empty one would lack it, too.
-func (f NodeResourcesFit) short(want, has, used fwk.Resource, pods int) (reasons []string, never bool) {
+// short returns what a node lacks for one more pod, and whether an empty one would lack it, too. It need not have
+// what is backed by devices.
+func (f NodeResourcesFit) short(want, has, used fwk.Resource, pods int,
+	backed func(v1.ResourceName) bool) (reasons []string, never bool) {
 	check := func(name v1.ResourceName, ask, used, has int64) {
 		if ask > 0 && ask > has-used {
-			reasons = append(reasons, "Insufficient "+string(name))
+			reasons = append(reasons, insufficient(name))
 			never = never || ask > has
 		}
 	}
@@ -126,12 +134,15 @@ func (f NodeResourcesFit) short(want, has, used fwk.Resource, pods int) (reasons
 	check(v1.ResourceMemory, want.GetMemory(), used.GetMemory(), has.GetMemory())
 	check(v1.ResourceEphemeralStorage, want.GetEphemeralStorage(), used.GetEphemeralStorage(), has.GetEphemeralStorage())
 	for name, ask := range want.GetScalarResources() {
-		if !f.ignores(name) {
-			check(name, ask, used.GetScalarResources()[name], has.GetScalarResources()[name])
+		there := has.GetScalarResources()[name]
+		if !f.ignores(name) && (there > 0 || ask == 0 || !backed(name)) {
+			check(name, ask, used.GetScalarResources()[name], there)
 		}
 	}
 	return reasons, never
 }
+
+func insufficient(name v1.ResourceName) string { return "Insufficient " + string(name) }
 
 // ignores reports whether the profile leaves this resource to somebody else.
 func (f NodeResourcesFit) ignores(name v1.ResourceName) bool {
@@ -149,10 +160,48 @@ func extended(name v1.ResourceName) bool {
 
 // EventsToRegister returns the events that free or add resources.
 func (f NodeResourcesFit) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
-	return []fwk.ClusterEventWithHint{
+	events := []fwk.ClusterEventWithHint{
 		{Event: fwk.ClusterEvent{Resource: fwk.Pod, ActionType: fwk.Delete | fwk.UpdatePodScaleDown}, QueueingHintFn: freed},
 		{Event: fwk.ClusterEvent{Resource: fwk.Node, ActionType: fwk.Add | fwk.UpdateNodeAllocatable}, QueueingHintFn: f.hint},
-	}, nil
+	}
+	if f.classes() != nil {
+		events = append(events, framework.Event(fwk.DeviceClass, fwk.Add|fwk.Update, f.classHint))
+	}
+	return events, nil
+}
+
+// classes returns the device classes of extended resources; nil if no plugin sees to them.
+func (f NodeResourcesFit) classes() fwk.DeviceClassResolver {
+	h, ok := f.handle.(interface{ KnownDevices() fwk.SharedDRAManager })
+	if !ok {
+		return nil
+	}
+	if m := h.KnownDevices(); m != nil {
+		return m.DeviceClassResolver()
+	}
+	return nil
+}
+
+// backed reports whether a resource stands for devices of a class, as far as is known now. Which resources are found
+// among devices in a cycle, devices.Backed says.
+func (f NodeResourcesFit) backed(name v1.ResourceName) bool {
+	c := f.classes()
+	return c != nil && c.GetDeviceClass(name) != nil
+}
+
+// classHint is about a class whose devices one of the pod's extended resources means now.
+func (f NodeResourcesFit) classHint(_ klog.Logger, pod *v1.Pod, oldObj, newObj any) (fwk.QueueingHint, error) {
+	old, class, err := framework.EventObjects[*resourcev1.DeviceClass](oldObj, newObj)
+	if err != nil {
+		return fwk.Queue, err
+	}
+	is := func(name v1.ResourceName, c *resourcev1.DeviceClass) bool {
+		return c != nil && (string(name) == resourcev1.ResourceDeviceClassPrefix+c.Name ||
+			string(name) == ptr.Deref(c.Spec.ExtendedResourceName, ""))
+	}
+	return framework.QueueWhen(slices.ContainsFunc(devices.ExtendedResources(pod), func(name v1.ResourceName) bool {
+		return is(name, class) && !is(name, old)
+	}))
 }
 
 // freed reports whether a pod that went or shrank had, or was to get, room on a node.
@@ -174,7 +223,7 @@ func (f NodeResourcesFit) hint(_ klog.Logger, pod *v1.Pod, _, newObj any) (fwk.Q
 		return fwk.Queue, fmt.Errorf("not a node: %T", newObj)
 	}
 	want := framework.NewResource(framework.Requests(pod))
-	if reasons, _ := f.short(want, framework.NewResource(n.Status.Allocatable), &framework.Resource{}, 0); len(reasons) > 0 {
+	if reasons, _ := f.short(want, framework.NewResource(n.Status.Allocatable), &framework.Resource{}, 0, f.backed); len(reasons) > 0 {
 		return fwk.QueueSkip, nil
 	}
 	return fwk.Queue, nil

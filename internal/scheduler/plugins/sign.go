@@ -3,12 +3,14 @@ package plugins
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"wherry.dev/internal/api/pods"
+	"wherry.dev/internal/scheduler/plugins/devices"
 )
 
 // Plugins that look at nothing but the pod and the node sign pods: for pods with equal signatures they
@@ -91,8 +93,11 @@ func (NodePorts) SignPod(_ context.Context, pod *v1.Pod) ([]fwk.SignFragment, *f
 	return signature(fwk.HostPortsSignerName, parts...)
 }
 
-// SignPod signs the requests.
-func (NodeResourcesFit) SignPod(_ context.Context, pod *v1.Pod) ([]fwk.SignFragment, *fwk.Status) {
+// SignPod signs the requests, unless one of them may be found among devices, of which the node says nothing.
+func (f NodeResourcesFit) SignPod(_ context.Context, pod *v1.Pod) ([]fwk.SignFragment, *fwk.Status) {
+	if slices.ContainsFunc(devices.ExtendedResources(pod), f.backed) {
+		return nil, fwk.NewStatus(fwk.Unschedulable, "pods with extended resources of device classes are not signable")
+	}
 	return signResources(pod)
 }
 

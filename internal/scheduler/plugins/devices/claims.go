@@ -3,6 +3,7 @@ package devices
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 
 	resourcev1 "k8s.io/api/resource/v1"
@@ -25,14 +26,23 @@ import (
 //
 // The assumed objects of package volumes end with the next version that the informer has. A promise does not: it
 // takes two writes to keep it, between which the device must not seem to be free.
+//
+// A claim that the scheduler itself makes is promised its devices before it exists. Then the informer may not have what
+// was written because it does not know the claim yet, or because it is gone: which of them, known says.
 type claims struct {
 	store cache.Store
 
 	mu       sync.RWMutex
 	promises map[types.UID]*promise
-	written  map[types.UID]*resourcev1.ResourceClaim
+	written  map[types.UID]*write
 	uses     map[types.UID]*use
 	round    uint64 // how often taken was called
+}
+
+// write is a claim as the API server returned it.
+type write struct {
+	*resourcev1.ResourceClaim
+	known bool // to the informer, in whatever version
 }
 
 // promise is an allocation that is not written yet.
@@ -42,45 +52,62 @@ type promise struct {
 	// scheduled in one cycle: then each knows that the others get their nodes, too.
 	holders sets.Set[types.UID]
 	cycle   *framework.GroupCycle // nil outside of a pod group's cycle
+	others  int                   // how often it was made through the framework's interface, and not taken back
 }
 
 func newClaims(store cache.Store) *claims {
 	return &claims{
 		store: store, promises: map[types.UID]*promise{},
-		written: map[types.UID]*resourcev1.ResourceClaim{}, uses: map[types.UID]*use{},
+		written: map[types.UID]*write{}, uses: map[types.UID]*use{},
 	}
 }
 
 // get returns the claim as the API server has it, as far as is known. Promises are not part of that.
 func (c *claims) get(namespace, name string) (*resourcev1.ResourceClaim, error) {
-	obj, ok, err := c.store.GetByKey(namespace + "/" + name)
+	key := namespace + "/" + name
+	obj, ok, err := c.store.GetByKey(key)
 	if err != nil {
 		return nil, err
 	}
+	c.mu.RLock()
+	defer c.mu.RUnlock()
 	if !ok {
-		return nil, fmt.Errorf("could not find ResourceClaim %q", namespace+"/"+name)
+		for _, w := range c.written {
+			if keyOf(w.ResourceClaim) == key && c.awaited(w) {
+				return w.ResourceClaim, nil
+			}
+		}
+		return nil, fmt.Errorf("could not find ResourceClaim %q", key)
 	}
 	claim, ok := obj.(*resourcev1.ResourceClaim)
 	if !ok {
 		return nil, fmt.Errorf("the informer of ResourceClaims has a %T", obj)
 	}
-	c.mu.RLock()
-	defer c.mu.RUnlock()
 	return c.latestLocked(claim), nil
 }
 
 // latestLocked returns the newer one of what the informer has and what was written.
 func (c *claims) latestLocked(claim *resourcev1.ResourceClaim) *resourcev1.ResourceClaim {
-	if w, ok := c.written[claim.UID]; ok && older(claim, w) {
-		return w
+	if w, ok := c.written[claim.UID]; ok && older(claim, w.ResourceClaim) {
+		return w.ResourceClaim
 	}
 	return claim
 }
 
+// awaited reports whether the informer, which does not have the claim, is yet to hear of it. Otherwise it is gone.
+func (c *claims) awaited(w *write) bool {
+	return !w.known && newer(w.ResourceVersion, c.store.LastStoreSyncResourceVersion())
+}
+
 // older reports whether a is an older version than b. Versions that cannot be compared are not.
-func older(a, b *resourcev1.ResourceClaim) bool {
-	order, err := resourceversion.CompareResourceVersion(a.ResourceVersion, b.ResourceVersion)
-	return err == nil && order < 0
+func older(a, b *resourcev1.ResourceClaim) bool { return newer(b.ResourceVersion, a.ResourceVersion) }
+
+func newer(a, b string) bool {
+	if b == "" {
+		b = "1"
+	}
+	order, err := resourceversion.CompareResourceVersion(a, b)
+	return err == nil && order > 0
 }
 
 // promised returns what was promised to the claim, or nil.
@@ -95,50 +122,83 @@ func (c *claims) promised(uid types.UID) *promise {
 func (c *claims) promise(claim *resourcev1.ResourceClaim, pod types.UID, cycle *framework.GroupCycle) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.promiseLocked(claim, cycle).holders.Insert(pod)
+}
+
+func (c *claims) promiseLocked(claim *resourcev1.ResourceClaim, cycle *framework.GroupCycle) *promise {
 	p := c.promises[claim.UID]
 	if p == nil {
 		c.pruneLocked()
 		p = &promise{claim: claim, holders: sets.New[types.UID](), cycle: cycle}
 		c.promises[claim.UID] = p
 	}
-	p.holders.Insert(pod)
+	return p
 }
 
-// pruneLocked forgets what the informer has seen. Claims that it does not have were deleted: it had them before they
-// were written.
+// pruneLocked forgets what the informer has seen, and what is gone.
 func (c *claims) pruneLocked() {
 	for uid, w := range c.written {
-		obj, ok, err := c.store.GetByKey(cache.MetaObjectToName(w).String())
+		obj, ok, err := c.store.GetByKey(keyOf(w.ResourceClaim))
 		claim, isClaim := obj.(*resourcev1.ResourceClaim)
-		if err != nil || !ok || !isClaim || claim.UID != uid || !older(claim, w) {
+		switch {
+		case err == nil && ok && isClaim && claim.UID == uid:
+			w.known = true
+			if !older(claim, w.ResourceClaim) {
+				delete(c.written, uid)
+			}
+		case !c.awaited(w):
 			delete(c.written, uid)
 		}
 	}
 }
 
-// withdraw takes back what was promised to the claim, once no pod holds it.
-func (c *claims) withdraw(claim, pod types.UID) {
+// seen is called after the informer has got a claim, or another version of it.
+func (c *claims) seen(claim *resourcev1.ResourceClaim) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	p := c.promises[claim]
-	if p == nil {
-		return
-	}
-	p.holders.Delete(pod)
-	if p.holders.Len() == 0 {
-		delete(c.promises, claim)
+	if w := c.written[claim.UID]; w != nil {
+		w.known = true
 	}
 }
 
-// note notes the claim as the API server has it after a write. A promise ends with that.
-func (c *claims) note(answer *resourcev1.ResourceClaim) {
+// gone is called after the informer has lost a claim.
+func (c *claims) gone(claim *resourcev1.ResourceClaim) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if w, ok := c.written[answer.UID]; !ok || older(w, answer) {
-		c.written[answer.UID] = answer
+	delete(c.written, claim.UID)
+}
+
+// withdraw takes back what was promised, under this UID, once no pod holds it.
+func (c *claims) withdraw(claim, pod types.UID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if p := c.promises[claim]; p != nil {
+		p.holders.Delete(pod)
+		c.dropLocked(claim, p)
+	}
+}
+
+func (c *claims) dropLocked(claim types.UID, p *promise) bool {
+	if p.holders.Len()+p.others > 0 {
+		return false
+	}
+	delete(c.promises, claim)
+	return true
+}
+
+// note notes the claim as the API server has it after a write. What was promised to it, under the UID that it had then,
+// ends with an allocation.
+func (c *claims) note(answer *resourcev1.ResourceClaim, promised types.UID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if w, ok := c.written[answer.UID]; !ok {
+		// One that was promised nothing before it existed is the informer's.
+		c.written[answer.UID] = &write{answer, promised == answer.UID}
+	} else if older(w.ResourceClaim, answer) {
+		w.ResourceClaim = answer
 	}
 	if answer.Status.Allocation != nil {
-		delete(c.promises, answer.UID)
+		delete(c.promises, promised)
 	}
 }
 
@@ -151,16 +211,34 @@ func (c *claims) taken() structured.AllocatedState {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.round++
-	for _, obj := range c.store.List() {
-		if claim, ok := obj.(*resourcev1.ResourceClaim); ok {
-			c.useLocked(c.latestLocked(claim)).addTo(&t)
-		}
+	for _, claim := range c.allLocked() {
+		c.useLocked(claim).addTo(&t)
 	}
 	for _, p := range c.promises {
 		useOf(p.claim).addTo(&t)
 	}
 	maps.DeleteFunc(c.uses, func(_ types.UID, u *use) bool { return u.round != c.round })
 	return t
+}
+
+// allLocked returns the newest known version of every claim.
+func (c *claims) allLocked() []*resourcev1.ResourceClaim {
+	// What the informer gets to know after it was asked which claims there are is in neither list, if it is looked for
+	// among those that it does not know only then.
+	var out []*resourcev1.ResourceClaim
+	awaited := map[types.UID]*resourcev1.ResourceClaim{}
+	for uid, w := range c.written {
+		if c.awaited(w) {
+			awaited[uid] = w.ResourceClaim
+		}
+	}
+	for _, obj := range c.store.List() {
+		if claim, ok := obj.(*resourcev1.ResourceClaim); ok {
+			delete(awaited, claim.UID)
+			out = append(out, c.latestLocked(claim))
+		}
+	}
+	return slices.AppendSeq(out, maps.Values(awaited))
 }
 
 // use is what a claim takes.
@@ -218,4 +296,52 @@ func (u *use) addTo(t *structured.AllocatedState) {
 	for _, c := range u.capacity {
 		t.AggregatedCapacity.Insert(c)
 	}
+}
+
+// all returns every claim. What is promised to one counts as allocated, also if the claim does not exist yet.
+func (c *claims) all() []*resourcev1.ResourceClaim {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	promised := maps.Clone(c.promises)
+	out := c.allLocked()
+	for i, claim := range out {
+		if p := promised[claim.UID]; p != nil {
+			out[i] = p.claim
+			delete(promised, claim.UID)
+		}
+	}
+	for _, p := range promised {
+		out = append(out, p.claim)
+	}
+	return out
+}
+
+// share promises devices to a claim for somebody who is not known.
+func (c *claims) share(claim *resourcev1.ResourceClaim) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.promiseLocked(claim, nil).others++
+}
+
+// unshare takes that back, or the whole promise, and reports whether it was there, and is no more.
+func (c *claims) unshare(claim types.UID, force bool) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p := c.promises[claim]
+	if p == nil {
+		return false
+	}
+	if force {
+		delete(c.promises, claim)
+		return true
+	}
+	p.others = max(0, p.others-1)
+	return c.dropLocked(claim, p)
+}
+
+// forget forgets what was written to a claim.
+func (c *claims) forget(key string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	maps.DeleteFunc(c.written, func(_ types.UID, w *write) bool { return keyOf(w.ResourceClaim) == key })
 }

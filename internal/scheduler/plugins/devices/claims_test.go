@@ -69,7 +69,7 @@ func TestADeviceIsTakenFromPromiseToTheEndOfItsClaim(t *testing.T) {
 		{"promised", promise("p", nil), "x"},
 		{"another claim comes", informer(claim("d", "2", "y")), "x y"},
 		{"the finalizer is written, and seen: nothing of the allocation is", informer(claim("c", "3")), "x y"},
-		{"the allocation is written", func() { c.note(claim("c", "5", "x")) }, "x y"},
+		{"the allocation is written", func() { c.note(claim("c", "5", "x"), "c") }, "x y"},
 		{"an old version comes late", informer(claim("c", "4")), "x y"},
 		{"the informer has it", informer(claim("c", "5", "x")), "x y"},
 		{"deallocated by somebody", informer(claim("c", "6")), "y"},
@@ -78,10 +78,10 @@ func TestADeviceIsTakenFromPromiseToTheEndOfItsClaim(t *testing.T) {
 		{"one of them gives up", func() { c.withdraw("c", "p") }, "x y"},
 		{"it gives up twice", func() { c.withdraw("c", "p") }, "x y"},
 		{"the other one, too", func() { c.withdraw("c", "q") }, "y"},
-		{"deallocated by the scheduler", func() { c.note(claim("d", "7")) }, ""},
+		{"deallocated by the scheduler", func() { c.note(claim("d", "7"), "d") }, ""},
 		{"allocated anew by somebody", informer(claim("d", "8", "z")), "z"},
 		{"gone", gone(claim("d", "8")), ""},
-		{"written, and gone before the informer saw it", func() { c.note(claim("c", "9", "x")); gone(claim("c", "6"))() }, ""},
+		{"written, and gone before the informer saw it", func() { c.note(claim("c", "9", "x"), "c"); gone(claim("c", "6"))() }, ""},
 	} {
 		step.do()
 		if got := takenOf(c); got != step.want {
@@ -91,6 +91,58 @@ func TestADeviceIsTakenFromPromiseToTheEndOfItsClaim(t *testing.T) {
 	c.promise(claim("e", "1", "x"), "p", nil)
 	if len(c.written) != 0 {
 		t.Errorf("it still remembers %v", c.written)
+	}
+}
+
+// TestAClaimThatTheSchedulerMakes: its device is taken although the informer does not know it yet, and not longer than
+// there is something to hear of.
+func TestAClaimThatTheSchedulerMakes(t *testing.T) {
+	type world struct {
+		*claims
+		store cache.Store
+	}
+	must := func(err error) {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	promise := func(w world) { w.promise(claim("temporary", "", "x"), "p", nil) }
+	made := func(w world) { w.note(claim("c", "5"), "temporary") }
+	written := func(w world) { w.note(claim("c", "7", "x"), "temporary") }
+	shown := func(version string, devices ...string) func(world) {
+		return func(w world) { must(w.store.Update(claim("c", version, devices...))); w.seen(claim("c", version)) }
+	}
+	another := func(w world) { must(w.store.Update(claim("other", "9"))) }
+	lost := func(w world) { must(w.store.Delete(claim("c", "7", "x"))) }
+	for name, tc := range map[string]struct {
+		steps []func(world)
+		want  string // taken
+		found bool   // by its name
+	}{
+		"promised":                   {[]func(world){promise}, "x", false},
+		"made":                       {[]func(world){promise, made}, "x", true},
+		"written":                    {[]func(world){promise, made, written}, "x", true},
+		"the informer has the first": {[]func(world){promise, made, written, shown("5")}, "x", true},
+		"the informer has it all":    {[]func(world){promise, made, written, shown("7", "x")}, "x", true},
+		"gone, and it was told":      {[]func(world){promise, made, written, shown("7", "x"), lost}, "", false},
+		"gone before it was told":    {[]func(world){promise, made, written, another}, "", false},
+		"gone after the first":       {[]func(world){promise, made, written, shown("5"), lost}, "", false},
+		"taken back":                 {[]func(world){promise, func(w world) { w.withdraw("temporary", "p") }}, "", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			store := cache.NewStore(cache.MetaNamespaceKeyFunc)
+			w := world{newClaims(store), store}
+			must(store.Add(claim("older", "2")))
+			for _, step := range tc.steps {
+				step(w)
+			}
+			if got := takenOf(w.claims); got != tc.want {
+				t.Errorf("%q is taken, want %q", got, tc.want)
+			}
+			if _, err := w.get("ns", "c"); (err == nil) != tc.found {
+				t.Errorf("looking for it: %v", err)
+			}
+		})
 	}
 }
 

@@ -11,15 +11,11 @@ import (
 	v1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
-	resourcelisters "k8s.io/client-go/listers/resource/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
-	"k8s.io/dynamic-resource-allocation/cel"
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
 	"k8s.io/dynamic-resource-allocation/structured"
 	configv1 "k8s.io/kube-scheduler/config/v1"
@@ -31,11 +27,9 @@ import (
 
 // Devices is DynamicResources.
 type Devices struct {
-	*shared
-	handle  fwk.Handle
-	client  kubernetes.Interface
-	classes classes
-	slices  resourcelisters.ResourceSliceLister
+	*Manager
+	handle fwk.Handle
+	client kubernetes.Interface
 	// filterTimeout limits the search for devices on one node (0: it does not), bindingTimeout the wait for devices to
 	// become ready.
 	filterTimeout, bindingTimeout time.Duration
@@ -54,13 +48,6 @@ var (
 	_ fwk.EnqueueExtensions = (*Devices)(nil)
 )
 
-// shared is what the plugins of all profiles have in common, so that none gives away what another one has promised.
-type shared struct {
-	claims *claims
-	bells  *framework.Bells // by the key of a claim
-	cel    *cel.Cache
-}
-
 // features are those of the allocator whose gates are on by default in Kubernetes 1.37.
 var features = structured.Features{
 	AdminAccess:             true,
@@ -72,58 +59,14 @@ var features = structured.Features{
 	PrioritizedList:         true,
 }
 
-// expressions is how many compiled selectors are kept.
-const expressions = 100
-
-// classes are the DeviceClasses as the allocator asks for them.
-type classes struct {
-	resourcelisters.DeviceClassLister
-}
-
-// List returns all of them.
-func (c classes) List() ([]*resourcev1.DeviceClass, error) {
-	return c.DeviceClassLister.List(labels.Everything())
-}
-
-// Factory returns what makes a DynamicResources for each profile. They know of each other's promises.
-func Factory() func(context.Context, *configv1.DynamicResourcesArgs, fwk.Handle) (fwk.Plugin, error) {
-	var all *shared
-	return func(_ context.Context, args *configv1.DynamicResourcesArgs, h fwk.Handle) (fwk.Plugin, error) {
-		if all == nil {
-			var err error
-			if all, err = newShared(h.SharedInformerFactory()); err != nil {
-				return nil, err
-			}
-		}
-		return newDevices(args, h, all)
+// New returns a DynamicResources for one profile.
+func New(_ context.Context, args *configv1.DynamicResourcesArgs, h fwk.Handle) (fwk.Plugin, error) {
+	m, ok := h.SharedDRAManager().(*Manager)
+	if !ok {
+		return nil, errors.New("there is no manager of devices")
 	}
-}
-
-func newShared(f informers.SharedInformerFactory) (*shared, error) {
-	informer := f.Resource().V1().ResourceClaims().Informer()
-	s := &shared{
-		claims: newClaims(informer.GetStore()), bells: &framework.Bells{},
-		cel: cel.NewCache(expressions, cel.Features{EnableConsumableCapacity: true}),
-	}
-	ring := func(obj any) {
-		if t, ok := obj.(cache.DeletedFinalStateUnknown); ok {
-			obj = t.Obj
-		}
-		if claim, ok := obj.(*resourcev1.ResourceClaim); ok {
-			s.bells.Ring(keyOf(claim))
-		}
-	}
-	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: ring, DeleteFunc: ring, UpdateFunc: func(_, obj any) { ring(obj) },
-	})
-	return s, err
-}
-
-func newDevices(args *configv1.DynamicResourcesArgs, h fwk.Handle, all *shared) (*Devices, error) {
-	f := h.SharedInformerFactory().Resource().V1()
 	d := &Devices{
-		shared: all, handle: h, client: h.ClientSet(),
-		classes: classes{f.DeviceClasses().Lister()}, slices: f.ResourceSlices().Lister(),
+		Manager: m, handle: h, client: h.ClientSet(),
 		filterTimeout:  duration(args.FilterTimeout, configv1.DynamicResourcesFilterTimeoutDefault),
 		bindingTimeout: duration(args.BindingTimeout, configv1.DynamicResourcesBindingTimeoutDefault),
 	}
@@ -149,13 +92,24 @@ const stateKey fwk.StateKey = "DynamicResources"
 // other pods, so that clones share it.
 type state struct {
 	claims    []*podClaim
+	extended  *extended            // nil if the pod asks for nothing that classes back
+	stale     []*podClaim          // that were made for the pod, and are in its way
 	allocator structured.Allocator // nil if nothing is to be allocated
 
 	mu sync.Mutex
-	// plans has the allocations of the open claims, in their order, by node.
-	plans map[string][]resourcev1.AllocationResult
+	// plans has what Filter has found, by node.
+	plans map[string]plan
+	// needs has what the extended resources need, by their names: it is the same on most nodes.
+	needs map[string]*need
 	// elsewhere are the claims that cannot be used on some node.
 	elsewhere sets.Set[*podClaim]
+}
+
+// plan is what the pod gets on a node.
+type plan struct {
+	// allocations are those of the open claims, in their order, and then that of the one that is to be made.
+	allocations []resourcev1.AllocationResult
+	need        *need // nil if none is to be made
 }
 
 // Clone returns the state itself.
@@ -165,6 +119,12 @@ func (s *state) Clone() fwk.StateData { return s }
 type podClaim struct {
 	// ResourceClaim is as it was at the beginning of the attempt or, since PreBind, as it was written.
 	*resourcev1.ResourceClaim
+	// key is the UID under which devices are promised: the claim's, but for one that does not exist yet.
+	key types.UID
+	// mappings say which containers' extended resources it is; nil for one of the pod's own.
+	mappings []v1.ContainerExtendedResourceRequest
+	// told says that the pod's status may name the claim.
+	told bool
 	// nodes are those on which its devices can be used; nil if that does not matter, or is not decided.
 	nodes *nodeaffinity.NodeSelector
 	// allocation is what was decided and is to be written, by Reserve, or before for another pod of the same group.
@@ -182,7 +142,7 @@ func (c *podClaim) decided() *resourcev1.AllocationResult {
 	return c.allocation
 }
 
-// openClaims returns the claims for which devices are to be found.
+// openClaims returns the pod's own claims for which devices are to be found.
 func (s *state) openClaims() []*resourcev1.ResourceClaim {
 	var out []*resourcev1.ResourceClaim
 	for _, c := range s.claims {
@@ -191,6 +151,14 @@ func (s *state) openClaims() []*resourcev1.ResourceClaim {
 		}
 	}
 	return out
+}
+
+// special returns the claim that is made for the pod on the node that it was given; nil if it needs none there.
+func (s *state) special() *podClaim {
+	if n := len(s.claims); n > 0 && s.claims[n-1].mappings != nil {
+		return s.claims[n-1]
+	}
+	return nil
 }
 
 // stateOf returns nil for a pod without claims, or one that PreFilter rejected.
@@ -207,9 +175,12 @@ func (*Devices) Name() string { return "DynamicResources" }
 
 // SignPod signs pods without claims: they are all alike. What a node has for others depends on what was promised
 // elsewhere, too.
-func (*Devices) SignPod(_ context.Context, pod *v1.Pod) ([]fwk.SignFragment, *fwk.Status) {
+func (d *Devices) SignPod(_ context.Context, pod *v1.Pod) ([]fwk.SignFragment, *fwk.Status) {
 	if len(pod.Spec.ResourceClaims) > 0 {
 		return nil, fwk.NewStatus(fwk.Unschedulable, "pods with dra resource claims are not signable")
+	}
+	if backed(pod, d.classes) != nil {
+		return nil, fwk.NewStatus(fwk.Unschedulable, "pods with extended resources of device classes are not signable")
 	}
 	return nil, nil
 }
@@ -250,6 +221,12 @@ func (d *Devices) claimsOf(pod *v1.Pod) ([]*resourcev1.ResourceClaim, error) {
 		}
 	}
 	return out, nil
+}
+
+// needsDevices reports whether devices are still to be found for the pod: for one of its claims, all of which exist, or
+// for extended resources.
+func (d *Devices) needsDevices(pod *v1.Pod) bool {
+	return d.hasOpen(pod, anyClaim) || backed(pod, d.classes) != nil
 }
 
 // hasOpen reports whether the pod has claims, all of which exist, and devices are still to be found for one of them.

@@ -22,17 +22,26 @@ import (
 // Elsewhere is why a pod cannot run on a node that the devices of one of its claims are not for.
 const Elsewhere = "resourceclaim not available on the node"
 
-// PreFilter finds out what the pod's claims need. It skips pods that have none.
+// PreFilter finds out what the pod's claims and extended resources need. It skips pods that have none.
 func (d *Devices) PreFilter(ctx context.Context, cycle fwk.CycleState, pod *v1.Pod,
 	_ []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
 	all, err := d.claimsOf(pod)
 	if err != nil {
 		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, err.Error())
 	}
-	if len(all) == 0 {
+	s := &state{
+		extended: backed(pod, d.classes), stale: d.staleOf(pod, all),
+		plans: map[string]plan{}, needs: map[string]*need{}, elsewhere: sets.New[*podClaim](),
+	}
+	switch {
+	case len(s.stale) > 0:
+		cycle.Write(stateKey, s) // for PostFilter
+		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, Stale)
+	case s.extended != nil:
+		cycle.Write(backedKey, s.extended)
+	case len(all) == 0 && pod.Status.ExtendedResourceClaimStatus == nil:
 		return nil, fwk.NewStatus(fwk.Skip)
 	}
-	s := &state{plans: map[string][]resourcev1.AllocationResult{}, elsewhere: sets.New[*podClaim]()}
 	for _, claim := range all {
 		c, st := d.usable(cycle, pod, claim)
 		if !st.IsSuccess() {
@@ -40,7 +49,7 @@ func (d *Devices) PreFilter(ctx context.Context, cycle fwk.CycleState, pod *v1.P
 		}
 		s.claims = append(s.claims, c)
 	}
-	if len(s.openClaims()) > 0 {
+	if len(s.openClaims()) > 0 || s.extended != nil {
 		if s.allocator, err = d.allocator(ctx); err != nil {
 			return nil, fwk.AsStatus(err)
 		}
@@ -54,7 +63,7 @@ func (*Devices) PreFilterExtensions() fwk.PreFilterExtensions { return nil }
 
 // usable returns the claim as the pod can use it, or why it cannot.
 func (d *Devices) usable(cycle fwk.CycleState, pod *v1.Pod, claim *resourcev1.ResourceClaim) (*podClaim, *fwk.Status) {
-	c := &podClaim{ResourceClaim: claim}
+	c := &podClaim{ResourceClaim: claim, key: claim.UID}
 	if claim.Status.Allocation == nil {
 		if p := d.claims.promised(claim.UID); p != nil {
 			if group := groupOf(cycle); group == nil || p.cycle != group {
@@ -121,7 +130,7 @@ func (d *Devices) allocator(ctx context.Context) (structured.Allocator, error) {
 }
 
 // Filter rejects nodes on which allocated claims cannot be used, and those without devices for the others.
-func (d *Devices) Filter(ctx context.Context, cycle fwk.CycleState, _ *v1.Pod, info fwk.NodeInfo) *fwk.Status {
+func (d *Devices) Filter(ctx context.Context, cycle fwk.CycleState, pod *v1.Pod, info fwk.NodeInfo) *fwk.Status {
 	s := stateOf(cycle)
 	if s == nil {
 		return nil
@@ -130,18 +139,47 @@ func (d *Devices) Filter(ctx context.Context, cycle fwk.CycleState, _ *v1.Pod, i
 	if !d.usableOn(s, node, time.Now()) {
 		return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, Elsewhere)
 	}
+	need, err := s.needOn(info)
+	if err != nil {
+		return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, err.Error())
+	}
 	open := s.openClaims()
-	if len(open) == 0 {
+	if need != nil {
+		open = append(open, special(pod, need))
+	}
+	if len(open) == 0 && s.extended == nil {
 		return nil
 	}
-	plan, st := d.search(ctx, s.allocator, node, open)
-	if !st.IsSuccess() {
-		return st
+	var found []resourcev1.AllocationResult
+	if len(open) > 0 {
+		var st *fwk.Status
+		if found, st = d.search(ctx, s.allocator, node, open); !st.IsSuccess() {
+			return st
+		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.plans[node.Name] = plan
+	s.plans[node.Name] = plan{found, need}
 	return nil
+}
+
+// needOn returns what the pod's extended resources need on the node; nil if the node has them all.
+func (s *state) needOn(node fwk.NodeInfo) (*need, error) {
+	resources := s.extended.on(node)
+	if len(resources) == 0 {
+		return nil, nil
+	}
+	key := fmt.Sprint(resources)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n := s.needs[key]; n != nil {
+		return n, nil
+	}
+	n, err := s.extended.needs(resources)
+	if err == nil {
+		s.needs[key] = n
+	}
+	return n, err
 }
 
 // usableOn reports whether all allocated claims can be used on the node, and remembers those that cannot.
@@ -186,13 +224,16 @@ func (d *Devices) search(ctx context.Context, a structured.Allocator, node *v1.N
 	return nil, fwk.AsStatus(err)
 }
 
-// PostFilter gives up an allocated claim that cannot be used on some node, if nobody but the pod uses it. The claim's
-// next version has the pod tried again.
+// PostFilter deletes what a former attempt has left behind, or gives up an allocated claim that cannot be used on some
+// node, if nobody but the pod uses it. The end of the one, or the next version of the other, has the pod tried again.
 func (d *Devices) PostFilter(ctx context.Context, cycle fwk.CycleState, pod *v1.Pod,
 	statuses fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
 	s := stateOf(cycle)
 	if s == nil {
 		return nil, fwk.NewStatus(fwk.Unschedulable)
+	}
+	if len(s.stale) > 0 {
+		return nil, d.removeStale(ctx, s, pod)
 	}
 	if err := d.usableAfterPreemption(s, statuses); err != nil {
 		return nil, fwk.AsStatus(err)
@@ -201,7 +242,7 @@ func (d *Devices) PostFilter(ctx context.Context, cycle fwk.CycleState, pod *v1.
 		if c.Status.Allocation == nil || !idle(c.ResourceClaim, pod) {
 			continue
 		}
-		if _, err := d.update(ctx, c.ResourceClaim, d.giveUp(c, pod)); err != nil {
+		if _, err := d.update(ctx, c, d.giveUp(c, pod)); err != nil {
 			return nil, fwk.AsStatus(fmt.Errorf("deallocate resource claim %s: %w", klog.KObj(c), err))
 		}
 		return nil, fwk.NewStatus(fwk.Unschedulable, "deallocation of ResourceClaim completed")

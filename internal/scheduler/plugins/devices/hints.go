@@ -2,6 +2,7 @@ package devices
 
 import (
 	"context"
+	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
@@ -18,9 +19,10 @@ import (
 func (d *Devices) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
 	return []fwk.ClusterEventWithHint{
 		framework.Event(fwk.Node, fwk.Add|fwk.UpdateNodeLabel, nil),
+		framework.Event(fwk.Node, fwk.UpdateNodeAllocatable, d.allocatableHint),
 		framework.Event(fwk.ResourceClaim, fwk.Add|fwk.Update|fwk.Delete, d.claimHint),
 		framework.Event(fwk.Pod, fwk.UpdatePodGeneratedResourceClaim, d.podHint),
-		framework.Event(fwk.DeviceClass, fwk.Add|fwk.Update, d.classHint),
+		framework.Event(fwk.DeviceClass, fwk.Add|fwk.Update|fwk.Delete, d.classHint),
 		framework.Event(fwk.ResourceSlice, fwk.Add|fwk.Update, d.sliceHint),
 		framework.Event(fwk.AssignedPod, fwk.Delete, d.givenBackHint),
 	}, nil
@@ -45,8 +47,11 @@ func (d *Devices) claimHint(_ klog.Logger, pod *v1.Pod, oldObj, newObj any) (fwk
 			}
 		}
 	}
+	if old != nil && claim == nil && slices.Contains(podOf(old), string(pod.UID)) {
+		return fwk.Queue, nil // it was in the way
+	}
 	freed := old != nil && old.Status.Allocation != nil && (claim == nil || claim.Status.Allocation == nil)
-	return framework.QueueWhen(freed && d.hasOpen(pod, anyClaim))
+	return framework.QueueWhen(freed && d.needsDevices(pod))
 }
 
 // podHint is about the claims that were made for the pod.
@@ -62,16 +67,28 @@ func (d *Devices) podHint(_ klog.Logger, pod *v1.Pod, _, newObj any) (fwk.Queuei
 	return framework.QueueWhen(err == nil)
 }
 
-// classHint is about a class that one of the pod's open claims names.
+// classHint is about a class that one of the pod's open claims names, or one that its extended resources mean, or meant:
+// another one may have taken its place.
 func (d *Devices) classHint(_ klog.Logger, pod *v1.Pod, oldObj, newObj any) (fwk.QueueingHint, error) {
 	old, class, err := framework.EventObjects[*resourcev1.DeviceClass](oldObj, newObj)
 	if err != nil {
 		return fwk.Queue, err
 	}
-	if old != nil && equality.Semantic.DeepEqual(old.Spec, class.Spec) {
+	if old != nil && class != nil && equality.Semantic.DeepEqual(old.Spec, class.Spec) {
 		return fwk.QueueSkip, nil
 	}
-	return framework.QueueWhen(d.hasOpen(pod, func(claim *resourcev1.ResourceClaim) bool {
+	asked := ExtendedResources(pod)
+	for _, c := range []*resourcev1.DeviceClass{old, class} {
+		if c == nil {
+			continue
+		}
+		for _, name := range resourcesOf(c) {
+			if slices.Contains(asked, v1.ResourceName(name)) {
+				return fwk.Queue, nil
+			}
+		}
+	}
+	return framework.QueueWhen(class != nil && d.hasOpen(pod, func(claim *resourcev1.ResourceClaim) bool {
 		for _, name := range classesOf(claim) {
 			if name == class.Name {
 				return true
@@ -79,6 +96,21 @@ func (d *Devices) classHint(_ klog.Logger, pod *v1.Pod, oldObj, newObj any) (fwk
 		}
 		return false
 	}))
+}
+
+// allocatableHint is about an extended resource that a node has come to offer itself, or offers no more.
+func (d *Devices) allocatableHint(_ klog.Logger, pod *v1.Pod, oldObj, newObj any) (fwk.QueueingHint, error) {
+	old, node, err := framework.EventObjects[*v1.Node](oldObj, newObj)
+	if err != nil || old == nil || node == nil {
+		return fwk.Queue, err
+	}
+	for _, name := range ExtendedResources(pod) {
+		had, has := old.Status.Allocatable[name], node.Status.Allocatable[name]
+		if had.Cmp(has) != 0 {
+			return fwk.Queue, nil
+		}
+	}
+	return fwk.QueueSkip, nil
 }
 
 // sliceHint is about devices that appear, or change.
@@ -90,7 +122,7 @@ func (d *Devices) sliceHint(_ klog.Logger, pod *v1.Pod, oldObj, newObj any) (fwk
 	if old != nil && equality.Semantic.DeepEqual(old.Spec, slice.Spec) {
 		return fwk.QueueSkip, nil
 	}
-	return framework.QueueWhen(d.hasOpen(pod, anyClaim))
+	return framework.QueueWhen(d.needsDevices(pod))
 }
 
 // givenBackHint is about a pod that was not bound after all. What was promised to its claims is free again.
@@ -99,17 +131,16 @@ func (d *Devices) givenBackHint(_ klog.Logger, pod *v1.Pod, oldObj, newObj any) 
 	if err != nil || gone == nil {
 		return fwk.Queue, err
 	}
-	return framework.QueueWhen(d.mayGiveBack(gone) && d.hasOpen(pod, anyClaim))
+	return framework.QueueWhen(d.mayGiveBack(gone) && d.needsDevices(pod))
 }
 
 // mayGiveBack reports whether devices may have been promised to the pod that never became its claims'.
 func (d *Devices) mayGiveBack(pod *v1.Pod) bool {
-	for i := range pod.Spec.ResourceClaims {
-		name, _, err := resourceclaim.Name(pod, &pod.Spec.ResourceClaims[i])
-		if err != nil || name == nil {
-			continue
-		}
-		if claim, err := d.claims.get(pod.Namespace, *name); err != nil || claim.Status.Allocation == nil {
+	if backed(pod, d.classes) != nil && pod.Status.ExtendedResourceClaimStatus == nil {
+		return true
+	}
+	for name := range resourceclaim.PodClaims(pod) {
+		if claim, err := d.claims.get(pod.Namespace, name); err != nil || claim.Status.Allocation == nil {
 			return true
 		}
 	}

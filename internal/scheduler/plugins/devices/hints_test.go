@@ -21,9 +21,11 @@ type world struct {
 	fwk.Handle
 	client  *fake.Clientset
 	factory informers.SharedInformerFactory
+	manager *Manager
 }
 
 func (w *world) SharedInformerFactory() informers.SharedInformerFactory { return w.factory }
+func (w *world) SharedDRAManager() fwk.SharedDRAManager                 { return w.manager }
 func (w *world) ClientSet() kubernetes.Interface                        { return w.client }
 
 // plugin returns the plugin in a cluster with these claims.
@@ -36,7 +38,11 @@ func plugin(t *testing.T, claims ...*resourcev1.ResourceClaim) *Devices {
 			t.Fatal(err)
 		}
 	}
-	pl, err := Factory()(t.Context(), &configv1.DynamicResourcesArgs{}, w)
+	var err error
+	if w.manager, err = NewManager(w.factory); err != nil {
+		t.Fatal(err)
+	}
+	pl, err := New(t.Context(), &configv1.DynamicResourcesArgs{}, w)
 	if err != nil {
 		t.Fatal(err)
 	}

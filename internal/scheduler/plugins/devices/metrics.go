@@ -19,9 +19,21 @@ var (
 		Help:    "How long PreBind waited for devices to get ready.",
 		Buckets: metrics.ExponentialBuckets(0.1, 2, 14),
 	}, []string{"profile", "driver", "status"})
+	creations = metrics.NewCounterVec(&metrics.CounterOpts{
+		Subsystem: "scheduler", Name: "resourceclaim_creates_total", StabilityLevel: metrics.ALPHA,
+		Help: "Number of ResourceClaims made, or not, for extended resources of pods.",
+	}, []string{"status"})
 )
 
-func init() { legacyregistry.MustRegister(bindingAllocations, bindingWait) }
+func init() { legacyregistry.MustRegister(bindingAllocations, bindingWait, creations) }
+
+func countCreation(err error) {
+	status := "success"
+	if err != nil {
+		status = "failure"
+	}
+	creations.WithLabelValues(status).Inc()
+}
 
 // observe counts how a wait for devices ended.
 func observe(profile string, drivers sets.Set[string], err error, took time.Duration) {

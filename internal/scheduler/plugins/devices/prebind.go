@@ -25,8 +25,15 @@ func (d *Devices) Reserve(_ context.Context, cycle fwk.CycleState, pod *v1.Pod, 
 	if s == nil {
 		return nil
 	}
-	plan := s.plans[node]
-	if open := s.openClaims(); len(plan) != len(open) && len(open) > 0 {
+	plan, ok := s.plans[node]
+	if !ok && s.extended != nil {
+		return fwk.AsStatus(fmt.Errorf("nobody has looked for devices on node %q", node))
+	}
+	if plan.need != nil {
+		s.claims = append(s.claims, newSpecial(pod, plan.need))
+	}
+	found := plan.allocations
+	if open := s.openClaims(); len(found) != len(open) && len(open) > 0 {
 		return fwk.AsStatus(fmt.Errorf("claim allocation not found for node %q", node))
 	}
 	for _, c := range s.claims {
@@ -34,7 +41,7 @@ func (d *Devices) Reserve(_ context.Context, cycle fwk.CycleState, pod *v1.Pod, 
 			continue
 		}
 		if c.open() {
-			c.allocation, plan = &plan[0], plan[1:]
+			c.allocation, found = &found[0], found[1:]
 		}
 		with := c.DeepCopy()
 		with.Status.Allocation = c.allocation
@@ -43,26 +50,31 @@ func (d *Devices) Reserve(_ context.Context, cycle fwk.CycleState, pod *v1.Pod, 
 	return nil
 }
 
-// Unreserve takes back the promises that were not written, and the pod's reservations. Devices that were written stay
-// with the claim: if the pod's next attempt goes elsewhere, PostFilter gives them up.
+// Unreserve takes back the promises that were not written, and the pod's reservations, and deletes the claim that was
+// made for it. Devices that were written to claims of its own stay with them: if the pod's next attempt goes elsewhere,
+// PostFilter gives them up.
 func (d *Devices) Unreserve(ctx context.Context, cycle fwk.CycleState, pod *v1.Pod, _ string) {
 	s := stateOf(cycle)
 	if s == nil {
 		return
 	}
+	if c := s.special(); c != nil {
+		s.claims = s.claims[:len(s.claims)-1]
+		d.unmake(ctx, c, pod)
+	}
 	for _, c := range s.claims {
-		d.claims.withdraw(c.UID, pod.UID)
+		d.claims.withdraw(c.key, pod.UID)
 		if !reservedFor(c.ResourceClaim, pod.UID) {
 			continue
 		}
-		if _, err := d.update(ctx, c.ResourceClaim, d.leave(pod.UID)); err != nil && !apierrors.IsNotFound(err) {
+		if _, err := d.update(ctx, c, d.leave(pod.UID)); err != nil && !apierrors.IsNotFound(err) {
 			klog.FromContext(ctx).Error(err,
 				"Cannot take back a pod's reservation; it has the claim until it is scheduled or gone", "claim", klog.KObj(c))
 		}
 	}
 }
 
-// PreBindPreFlight skips pods without claims.
+// PreBindPreFlight skips pods that need no devices.
 func (*Devices) PreBindPreFlight(_ context.Context, cycle fwk.CycleState, _ *v1.Pod,
 	_ string) (*fwk.PreBindPreFlightResult, *fwk.Status) {
 	result := &fwk.PreBindPreFlightResult{AllowParallel: true}
@@ -82,18 +94,26 @@ func (d *Devices) PreBind(ctx context.Context, cycle fwk.CycleState, pod *v1.Pod
 		if reservedFor(c.ResourceClaim, pod.UID) {
 			continue
 		}
+		if !c.made() {
+			if err := d.create(ctx, c); err != nil {
+				return fwk.AsStatus(err)
+			}
+		}
 		answer, err := d.reserve(ctx, c, pod)
 		if err != nil {
 			return fwk.AsStatus(err)
 		}
 		c.ResourceClaim = answer // for Unreserve
 	}
+	if err := d.tell(ctx, s, pod); err != nil {
+		return fwk.AsStatus(err)
+	}
 	return d.awaitReady(ctx, s, pod, node)
 }
 
 // reserve writes the claim's allocation, if that is to be done, and that the pod uses it.
 func (d *Devices) reserve(ctx context.Context, c *podClaim, pod *v1.Pod) (*resourcev1.ResourceClaim, error) {
-	answer, err := d.update(ctx, c.ResourceClaim, d.join(c, pod))
+	answer, err := d.update(ctx, c, d.join(c, pod))
 	if err == nil {
 		return answer, nil
 	}
@@ -104,7 +124,7 @@ func (d *Devices) reserve(ctx context.Context, c *podClaim, pod *v1.Pod) (*resou
 	if lookErr != nil || now.UID != c.UID || now.Status.Allocation == nil {
 		return nil, err
 	}
-	d.claims.note(now)
+	d.claims.note(now, c.key)
 	if reservedFor(now, pod.UID) && same(now.Status.Allocation, c.decided()) {
 		return now, nil
 	}
@@ -114,12 +134,12 @@ func (d *Devices) reserve(ctx context.Context, c *podClaim, pod *v1.Pod) (*resou
 // change changes a copy of the claim's latest version, and returns the API server's answer.
 type change func(context.Context, *resourcev1.ResourceClaim) (*resourcev1.ResourceClaim, error)
 
-// update writes a change, based on the version that is given; and again, on the latest version, as long as somebody
+// update writes a change, based on the version that is known; and again, on the latest version, as long as somebody
 // else is faster: each time another one of those who want to change the claim is done.
-func (d *Devices) update(ctx context.Context, claim *resourcev1.ResourceClaim,
-	write change) (*resourcev1.ResourceClaim, error) {
+func (d *Devices) update(ctx context.Context, c *podClaim, write change) (*resourcev1.ResourceClaim, error) {
 	var answer *resourcev1.ResourceClaim
 	var last error
+	claim := c.ResourceClaim
 	latest := claim
 	err := wait.ExponentialBackoffWithContext(ctx, patience, func(ctx context.Context) (bool, error) {
 		if latest == nil {
@@ -145,7 +165,7 @@ func (d *Devices) update(ctx context.Context, claim *resourcev1.ResourceClaim,
 	if err != nil {
 		return nil, err
 	}
-	d.claims.note(answer)
+	d.claims.note(answer, c.key)
 	return answer, nil
 }
 

@@ -33,14 +33,14 @@ func (*Devices) Score(_ context.Context, cycle fwk.CycleState, _ *v1.Pod, info f
 	if s == nil {
 		return 0, nil
 	}
-	plan := s.plans[info.Node().Name] // nobody writes it any more
+	found := s.plans[info.Node().Name].allocations // nobody writes it any more
 	open := s.openClaims()
-	if len(plan) != len(open) {
+	if len(found) < len(open) {
 		return 0, nil
 	}
 	var total int64
 	for i, claim := range open {
-		total += preference(claim, &plan[i])
+		total += preference(claim, &found[i])
 	}
 	return total, nil
 }
