@@ -10,6 +10,7 @@ import (
 	ktesting "k8s.io/client-go/testing"
 	"k8s.io/component-helpers/storage/volume"
 	configv1 "k8s.io/kube-scheduler/config/v1"
+	fwk "k8s.io/kube-scheduler/framework"
 )
 
 func TestBindingFilter(t *testing.T) {
@@ -244,6 +245,23 @@ func TestBindingArguments(t *testing.T) {
 		_, err := BindingFactory()(t.Context(), &tc.args, newWorld(t))
 		if err == nil || err.Error() != tc.want {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestStorageIsScoredOnlyByAShape: upstream does not score by it unless it is asked to.
+func TestStorageIsScoredOnlyByAShape(t *testing.T) {
+	shape := []configv1.UtilizationShapePoint{{Utilization: 0, Score: 10}, {Utilization: 100}}
+	for name, tc := range map[string]struct {
+		args configv1.VolumeBindingArgs
+		want fwk.Code
+	}{"none": {configv1.VolumeBindingArgs{}, fwk.Skip}, "one": {configv1.VolumeBindingArgs{Shape: shape}, fwk.Success}} {
+		w := newWorld(t, local, claim("c"), node("n1"))
+		w.snap([]*v1.Node{node("n1")})
+		b, state, p := w.binding(tc.args), newState(), pod("p", using("c"))
+		ask(t, b, state, p, w.info("n1"))
+		if st := b.PreScore(t.Context(), state, p, nil); st.Code() != tc.want {
+			t.Errorf("%s: %v", name, st)
 		}
 	}
 }
