@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -35,19 +37,20 @@ func (l *life) startDrivers(seed uint64) (stop func()) {
 	if seed%4 > 1 {
 		return func() {}
 	}
-	l.driven = true
+	l.driven, l.offered = true, map[string]bool{}
 	must := func(err error) {
 		if err != nil {
 			l.t.Fatal(err)
 		}
 	}
-	_, err := l.client.ResourceV1().DeviceClasses().Create(l.t.Context(), deviceClass("gpu"), metav1.CreateOptions{})
+	_, err := l.client.ResourceV1().DeviceClasses().Create(l.t.Context(), standsFor(extendedGPU), metav1.CreateOptions{})
 	must(err)
 	one := &resourcev1.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Name: template, Namespace: "default"}}
 	one.Spec.Spec = deviceClaim("", "gpu", 1).Spec
 	_, err = l.client.ResourceV1().ResourceClaimTemplates("default").Create(l.t.Context(), one, metav1.CreateOptions{})
 	must(err)
 	named(l.client)
+	l.mishaps()
 	return runClaims(l.t, l.client)
 }
 
@@ -73,8 +76,85 @@ func (l *life) refuses(a ktesting.Action) error {
 	return nil
 }
 
+// mishaps are what befalls writes of the scheduler's that versioned does not know.
+func (l *life) mishaps() {
+	busy := errors.New("the API server is busy")
+	ours := func(name string) bool { return strings.Contains(name, "-extended-resources-") }
+	l.client.PrependReactor("create", "resourceclaims", func(a ktesting.Action) (bool, runtime.Object, error) {
+		c, _ := a.(ktesting.CreateAction)
+		claim, ok := c.GetObject().(*resourcev1.ResourceClaim)
+		if !ok || !ours(claim.GenerateName) || !l.fails() {
+			return false, nil, nil
+		}
+		if l.fails() || l.fails() { // only the answer is lost
+			claim = claim.DeepCopy()
+			claim.Name = claim.GenerateName + "lost-" + strconv.Itoa(rand.Int()) //nolint:gosec // any will do
+			claim.UID = types.UID(claim.Name)
+			return true, nil, errors.Join(busy, l.client.Tracker().Create(a.GetResource(), claim, a.GetNamespace()))
+		}
+		return true, nil, busy
+	})
+	l.client.PrependReactor("delete", "resourceclaims", func(a ktesting.Action) (bool, runtime.Object, error) {
+		d, ok := a.(ktesting.DeleteAction)
+		return ok && ours(d.GetName()) && l.fails(), nil, busy
+	})
+	l.client.PrependReactor("patch", "pods", func(a ktesting.Action) (bool, runtime.Object, error) {
+		p, ok := a.(ktesting.PatchAction)
+		return ok && strings.Contains(string(p.GetPatch()), "extendedResourceClaimStatus") && l.fails(), nil, busy
+	})
+}
+
+// changeOffer has a device plugin come or go.
+func (l *life) changeOffer(n *v1.Node) {
+	n.Status.Allocatable = n.Status.Allocatable.DeepCopy()
+	switch l.r.IntN(3) {
+	case 0:
+		delete(n.Status.Allocatable, extendedGPU)
+	case 1:
+		offers(extendedGPU, "0")(n)
+	case 2:
+		offers(extendedGPU, "2")(n)
+		l.offered[n.Name] = true
+	}
+}
+
+// offer returns how much a node's device plugin offers.
+func offer(n *v1.Node) int64 {
+	q := n.Status.Allocatable[extendedGPU]
+	return q.Value()
+}
+
+const impliedGPU v1.ResourceName = "deviceclass.resource.kubernetes.io/gpu"
+
+// extendedOf returns what a pod asks for of a resource that may stand for devices.
+func extendedOf(p *v1.Pod) (v1.ResourceName, int64) {
+	for _, name := range []v1.ResourceName{extendedGPU, impliedGPU} {
+		if q, ok := p.Spec.Containers[0].Resources.Requests[name]; ok {
+			return name, q.Value()
+		}
+	}
+	return "", 0
+}
+
+// pluginIsBusy reports whether the node's device plugin has given too much away for the pod.
+func (w world) pluginIsBusy(p *v1.Pod, n *v1.Node) bool {
+	name, sum := extendedOf(p)
+	if name != extendedGPU || offer(n) == 0 {
+		return false
+	}
+	for _, o := range w.pods {
+		if name, amount := extendedOf(o); o.Spec.NodeName == n.Name && name == extendedGPU && o.Status.ExtendedResourceClaimStatus == nil {
+			sum += amount
+		}
+	}
+	return sum > offer(n)
+}
+
 // useDevices has a new pod use claims for devices: old ones, new ones, one from the template, or one that comes later.
 func (l *life) useDevices(p *v1.Pod) {
+	if l.driven && l.r.IntN(3) == 0 {
+		asks(pick(l, extendedGPU, extendedGPU, impliedGPU), pick(l, "1", "1", "2"))(p)
+	}
 	if !l.driven || l.r.IntN(2) == 0 {
 		return
 	}
@@ -113,7 +193,23 @@ func (l *life) deviceStep() {
 		}
 	}
 	api, nodes := l.client.ResourceV1(), l.nodes()
-	switch k := l.r.IntN(6); {
+	switch k := l.r.IntN(8); {
+	case k == 6:
+		class, err := api.DeviceClasses().Get(l.t.Context(), "gpu", metav1.GetOptions{})
+		fail(err)
+		class = class.DeepCopy()
+		if class.Spec.ExtendedResourceName = nil; l.r.IntN(3) > 0 {
+			class.Spec.ExtendedResourceName = new(extendedGPU)
+		}
+		l.note("the class stands for %q", resourceOf(class))
+		_, err = api.DeviceClasses().Update(l.t.Context(), class, metav1.UpdateOptions{})
+		fail(err)
+	case k == 7:
+		if s, err := api.ResourceSlices().List(l.t.Context(), metav1.ListOptions{}); err == nil && len(s.Items) > 0 {
+			one := pick(l, s.Items...)
+			l.note("slice %s is withdrawn", one.Name)
+			fail(api.ResourceSlices().Delete(l.t.Context(), one.Name, metav1.DeleteOptions{}))
+		}
 	case k < 3 && len(nodes) > 0:
 		n := pick(l, nodes...)
 		s, err := api.ResourceSlices().Get(l.t.Context(), "slice-"+n.Name, metav1.GetOptions{})
@@ -158,6 +254,13 @@ func (l *life) deviceStep() {
 	}
 }
 
+func resourceOf(class *resourcev1.DeviceClass) string {
+	if n := class.Spec.ExtendedResourceName; n != nil {
+		return *n
+	}
+	return ""
+}
+
 // sharedClaims returns the claims that were not made for one pod.
 func (l *life) sharedClaims() []*resourcev1.ResourceClaim {
 	return slices.DeleteFunc(l.deviceClaims(), func(c *resourcev1.ResourceClaim) bool { return c.GenerateName != "" })
@@ -200,6 +303,11 @@ func (l *life) addDevices(w *world) string {
 	if !l.driven {
 		return ""
 	}
+	class, err := l.client.ResourceV1().DeviceClasses().Get(l.t.Context(), "gpu", metav1.GetOptions{})
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	w.meant = map[v1.ResourceName]bool{impliedGPU: true, v1.ResourceName(resourceOf(class)): true}
 	slices, err := l.client.ResourceV1().ResourceSlices().List(l.t.Context(), metav1.ListOptions{})
 	if err != nil {
 		l.t.Fatal(err)
@@ -210,6 +318,9 @@ func (l *life) addDevices(w *world) string {
 	pods := map[types.UID]bool{}
 	for _, p := range l.pods() {
 		pods[p.UID] = true
+	}
+	if why := l.left(); why != "" {
+		return why
 	}
 	owner := map[string]string{}
 	for _, c := range l.deviceClaims() {
@@ -226,7 +337,75 @@ func (l *life) addDevices(w *world) string {
 			owner[d] = c.Name
 		}
 	}
-	return w.withoutDevices()
+	if why := w.withoutDevices(); why != "" {
+		return why
+	}
+	return l.withoutExtended(*w)
+}
+
+// left returns which claim the scheduler has made for nothing: there is one for each pod that has one, and none for a
+// pod that waits. If its pod is gone, the garbage collector deletes it, which does not run here.
+func (l *life) left() string {
+	pods, has := map[types.UID]*v1.Pod{}, map[types.UID]string{}
+	for _, p := range l.pods() {
+		pods[p.UID] = p
+	}
+	for _, c := range l.deviceClaims() {
+		owner := metav1.GetControllerOf(c)
+		if c.Annotations[resourcev1.ExtendedResourceClaimAnnotation] != "true" || owner == nil {
+			continue
+		}
+		p := pods[owner.UID]
+		switch {
+		case p == nil && len(given(c)) == 0:
+			continue
+		case p == nil:
+			return fmt.Sprintf("claim %s has devices, and its pod is over", c.Name)
+		case p.Spec.NodeName == "":
+			return fmt.Sprintf("claim %s is left of pod %s, which waits: %q", c.Name, p.Name, told(p))
+		case has[p.UID] != "":
+			return fmt.Sprintf("claims %s and %s are both pod %s's", has[p.UID], c.Name, p.Name)
+		case p.Status.ExtendedResourceClaimStatus == nil || p.Status.ExtendedResourceClaimStatus.ResourceClaimName != c.Name:
+			return fmt.Sprintf("pod %s does not know of claim %s", p.Name, c.Name)
+		}
+		has[p.UID] = c.Name
+	}
+	return ""
+}
+
+// withoutExtended returns which pod was bound without the devices that its extended resource stands for.
+func (l *life) withoutExtended(w world) string {
+	for _, p := range w.pods {
+		name, amount := extendedOf(p)
+		status := p.Status.ExtendedResourceClaimStatus
+		if status == nil {
+			if amount > 0 && (name != extendedGPU || !l.offered[p.Spec.NodeName]) {
+				return fmt.Sprintf("pod %s was bound to node %s without %s", p.Name, p.Spec.NodeName, name)
+			}
+			continue
+		}
+		c := w.deviceClaims[status.ResourceClaimName]
+		if c == nil || int64(len(given(c))) != amount || len(c.Status.ReservedFor) != 1 || c.Status.ReservedFor[0].UID != p.UID {
+			return fmt.Sprintf("pod %s, which asks for %d of %s, has claim %s: %+v", p.Name, amount, name, status.ResourceClaimName, c)
+		}
+		for _, d := range given(c) {
+			if !strings.HasPrefix(d, p.Spec.NodeName+"/") {
+				return fmt.Sprintf("pod %s is on node %s and has device %s", p.Name, p.Spec.NodeName, d)
+			}
+		}
+	}
+	for _, n := range w.nodes {
+		var sum int64
+		for _, o := range w.pods {
+			if name, amount := extendedOf(o); o.Spec.NodeName == n.Name && name == extendedGPU && o.Status.ExtendedResourceClaimStatus == nil {
+				sum += amount
+			}
+		}
+		if sum > 2 {
+			return fmt.Sprintf("%d of %s on node %s, which never had more than 2", sum, extendedGPU, n.Name)
+		}
+	}
+	return ""
 }
 
 // given returns the devices of a claim as NODE/DEVICE.
@@ -285,6 +464,17 @@ func (w world) noDevices(p *v1.Pod, n *v1.Node) string {
 		default:
 			free -= int(c.Spec.Devices.Requests[0].Exactly.Count)
 		}
+	}
+	switch name, amount := extendedOf(p); {
+	case amount == 0:
+	case name == extendedGPU && offer(n) > 0:
+		if amount > offer(n) {
+			return "size"
+		}
+	case !w.meant[name]:
+		return "no class"
+	default:
+		free -= int(amount)
 	}
 	if free < 0 {
 		return "no devices"

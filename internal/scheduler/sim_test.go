@@ -49,6 +49,7 @@ type life struct {
 	late        []*v1.PersistentVolumeClaim // claims that some pod waits for
 	driven      bool                        // it has devices
 	lateDevices []*resourcev1.ResourceClaim // claims for devices that some pod waits for
+	offered     map[string]bool             // the nodes that have, or had, a device plugin for extendedGPU
 }
 
 func (l *life) fails() bool { return rand.Int32N(100) < l.failing.Load() } //nolint:gosec // any will do
@@ -144,6 +145,10 @@ func (l *life) newNode() *v1.Node {
 }
 
 func (l *life) changeNode(n *v1.Node) {
+	if l.driven && l.r.IntN(4) == 0 {
+		l.changeOffer(n)
+		return
+	}
 	switch l.r.IntN(6) {
 	case 0:
 		n.Spec.Taints = []v1.Taint{{Key: "k", Effect: pick(l, v1.TaintEffectNoSchedule, v1.TaintEffectNoExecute, v1.TaintEffectPreferNoSchedule)}}
@@ -228,7 +233,7 @@ func (l *life) step() {
 	case k < 17 && len(nodes) > 0:
 		n := pick(l, nodes...).DeepCopy()
 		l.changeNode(n)
-		l.note("node %s has %s CPU, labels %v, taints %v, unschedulable %t", n.Name, n.Status.Allocatable.Cpu(), n.Labels, n.Spec.Taints, n.Spec.Unschedulable)
+		l.note("node %s has %s CPU, %d of %s, labels %v, taints %v, unschedulable %t", n.Name, n.Status.Allocatable.Cpu(), offer(n), extendedGPU, n.Labels, n.Spec.Taints, n.Spec.Unschedulable)
 		_, err := api.Nodes().Update(l.t.Context(), n, metav1.UpdateOptions{})
 		fail(err)
 	case k == 17 && len(nodes) > 1:
@@ -283,6 +288,9 @@ func wants(p *v1.Pod) string {
 	}
 	for _, c := range devicesOf(p) {
 		out = append(out, "devices of claim "+c)
+	}
+	if name, amount := extendedOf(p); amount > 0 {
+		out = append(out, fmt.Sprintf("%d of %s", amount, name))
 	}
 	for _, c := range p.Spec.TopologySpreadConstraints {
 		out = append(out, fmt.Sprintf("spread x over %s by %d", c.TopologyKey, c.MaxSkew))
@@ -392,6 +400,7 @@ type world struct {
 	volumes      map[string]*v1.PersistentVolume
 	devices      map[string]int // how many a node has
 	deviceClaims map[string]*resourcev1.ResourceClaim
+	meant        map[v1.ResourceName]bool // the extended resources that stand for devices
 }
 
 func requested(p *v1.Pod) int64 {
@@ -437,7 +446,7 @@ func (w world) fits(p *v1.Pod, n *v1.Node) string {
 			return "port"
 		}
 	}
-	if cpu > n.Status.Allocatable.Cpu().MilliValue() || count > n.Status.Allocatable.Pods().Value() {
+	if cpu > n.Status.Allocatable.Cpu().MilliValue() || count > n.Status.Allocatable.Pods().Value() || w.pluginIsBusy(p, n) {
 		return "resources"
 	}
 	for _, o := range w.pods {
