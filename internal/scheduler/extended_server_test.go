@@ -51,7 +51,7 @@ func TestExtendedResourcesOnARealServer(t *testing.T) {
 		if told == nil || len(told.RequestMappings) != 1 || told.RequestMappings[0].ResourceName != extendedGPU {
 			t.Fatalf("status of pod %s: %+v", name, told)
 		}
-		claim, err := resources.ResourceClaims("default").Get(ctx, told.ResourceClaimName, metav1.GetOptions{})
+		claim, err := resources.ResourceClaims("default").Get(t.Context(), told.ResourceClaimName, metav1.GetOptions{})
 		must(err)
 		switch a := claim.Status.Allocation; {
 		case !metav1.IsControlledBy(claim, p), claim.Annotations[resourcev1.ExtendedResourceClaimAnnotation] != "true":

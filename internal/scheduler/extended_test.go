@@ -49,8 +49,8 @@ func ask(c *v1.Container, name v1.ResourceName, amount string) {
 }
 
 // offers has a device plugin offer a resource on the node.
-func offers(name v1.ResourceName, amount string) func(*v1.Node) {
-	return func(n *v1.Node) { n.Status.Allocatable[name] = resource.MustParse(amount) }
+func offers(amount string) func(*v1.Node) {
+	return func(n *v1.Node) { n.Status.Allocatable[extendedGPU] = resource.MustParse(amount) }
 }
 
 // setClass replaces a class, or adds it.
@@ -152,7 +152,7 @@ func TestExtendedResourcesAreDevices(t *testing.T) {
 // TestANodeThatHasTheResourceItself uses that, also if it has such devices, too.
 func TestANodeThatHasTheResourceItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := startDevices(t, scheduler.DefaultConfig(), node("n1", "4", offers(extendedGPU, "1")), deviceSlice("n1", "a", "b"))
+		c := startDevices(t, scheduler.DefaultConfig(), node("n1", "4", offers("1")), deviceSlice("n1", "a", "b"))
 		defer c.stop()
 		c.setClass(standsFor(extendedGPU))
 		c.create(pod("p", "1", asks(extendedGPU, "1")))
@@ -180,7 +180,7 @@ func TestWhatANodeHasItselfIsNotUsedByDevices(t *testing.T) {
 		c.wantSpecial("p", "n1/a")
 		c.create(pod("q", "1", asks(extendedGPU, "1")))
 		c.wantNode("q", "")
-		if _, err := c.client.CoreV1().Nodes().Update(t.Context(), node("n1", "4", offers(extendedGPU, "1")), metav1.UpdateOptions{}); err != nil {
+		if _, err := c.client.CoreV1().Nodes().Update(t.Context(), node("n1", "4", offers("1")), metav1.UpdateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		c.settle()
@@ -362,8 +362,8 @@ func TestASchedulerThatDiedLeavesAClaim(t *testing.T) {
 		"just made":             {left(), pod("p", "1", asks(extendedGPU, "1")), node("n1", "4"), "n1/a"},
 		"with its device":       {left(allocated, reserved), pod("p", "1", asks(extendedGPU, "1")), node("n1", "4"), "n1/a"},
 		"and told":              {left(allocated, reserved), pod("p", "1", asks(extendedGPU, "1"), told), node("n1", "4"), "n1/a"},
-		"the node has its own":  {left(allocated, reserved), pod("p", "1", asks(extendedGPU, "1"), told), node("n1", "4", offers(extendedGPU, "1")), ""},
-		"gone, but still named": {nil, pod("p", "1", asks(extendedGPU, "1"), told), node("n1", "4", offers(extendedGPU, "1")), ""},
+		"the node has its own":  {left(allocated, reserved), pod("p", "1", asks(extendedGPU, "1"), told), node("n1", "4", offers("1")), ""},
+		"gone, but still named": {nil, pod("p", "1", asks(extendedGPU, "1"), told), node("n1", "4", offers("1")), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

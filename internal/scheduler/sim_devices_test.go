@@ -86,7 +86,7 @@ func (l *life) mishaps() {
 		if !ok || !ours(claim.GenerateName) || !l.fails() {
 			return false, nil, nil
 		}
-		if l.fails() || l.fails() { // only the answer is lost
+		if rand.IntN(2) == 0 { //nolint:gosec // any will do; only the answer is lost
 			claim = claim.DeepCopy()
 			claim.Name = claim.GenerateName + "lost-" + strconv.Itoa(rand.Int()) //nolint:gosec // any will do
 			claim.UID = types.UID(claim.Name)
@@ -111,9 +111,9 @@ func (l *life) changeOffer(n *v1.Node) {
 	case 0:
 		delete(n.Status.Allocatable, extendedGPU)
 	case 1:
-		offers(extendedGPU, "0")(n)
+		offers("0")(n)
 	case 2:
-		offers(extendedGPU, "2")(n)
+		offers("2")(n)
 		l.offered[n.Name] = true
 	}
 }
