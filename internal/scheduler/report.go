@@ -68,14 +68,25 @@ func (s *Scheduler) Report(ctx context.Context, uid types.UID, now time.Time) (*
 func (s *Scheduler) awaited(profile, plugin string) report.Awaited {
 	out := report.Awaited{Plugin: plugin, Events: []string{}}
 	for _, h := range s.hints[profile][plugin] {
-		for action := fwk.ActionType(1); action <= fwk.All; action <<= 1 {
-			if h.Event.ActionType&action != 0 && action.String() != "" {
-				out.Events = append(out.Events, fmt.Sprintf("%v/%v", h.Event.Resource, action))
-			}
+		for _, action := range actions(h.Event.ActionType) {
+			out.Events = append(out.Events, fmt.Sprintf("%v/%v", h.Event.Resource, action))
 		}
 	}
 	slices.Sort(out.Events)
 	out.Events = slices.Compact(out.Events)
+	return out
+}
+
+// actions returns the actions that a set of them has. Every sort of update is one: Update.
+func actions(set fwk.ActionType) (out []fwk.ActionType) {
+	if set&fwk.Update == fwk.Update {
+		out, set = append(out, fwk.Update), set&^fwk.Update
+	}
+	for a := fwk.ActionType(1); a <= fwk.All; a <<= 1 {
+		if set&a != 0 && a.String() != "" {
+			out = append(out, a)
+		}
+	}
 	return out
 }
 
@@ -92,7 +103,7 @@ func (s *Scheduler) judge(ctx context.Context, profile *framework.Profile, info 
 		for _, n := range nodes {
 			groups.add(n, st)
 		}
-		return groups.report(nil)
+		return groups.report(func(g *nodeGroup) []string { return plugins.FixesEverywhere(g.status, pod) })
 	}
 	var by string
 	if narrowed.By.Len() > 0 {

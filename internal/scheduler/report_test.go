@@ -93,6 +93,16 @@ func TestReportSaysWhyNoNodeFitsAndWhatWouldHelp(t *testing.T) {
 				"- other requests, or device classes that select more",
 			},
 		},
+		"a claim without a volume": {
+			[]runtime.Object{node("a", "1"), &v1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "c"}}},
+			pod("p", "0", func(p *v1.Pod) {
+				p.Spec.Volumes = []v1.Volume{{Name: "v", VolumeSource: v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "c"}}}}
+			}),
+			[]string{
+				"a: pod has unbound immediate PersistentVolumeClaims (VolumeBinding)",
+				"- a volume for claim c (wherry explain pvc/c), where the node can reach it",
+			},
+		},
 		"more than devices are lacking": {
 			[]runtime.Object{node("a", "1"), standsFor(extendedGPU)}, pod("p", "2", asks(extendedGPU, "2")),
 			[]string{"a: Insufficient cpu (NodeResourcesFit)", "- a larger node: a has 1 CPU too little even when it is empty"},

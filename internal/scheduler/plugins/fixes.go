@@ -18,6 +18,7 @@ import (
 	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/scheduler/framework"
 	"wherry.dev/internal/scheduler/plugins/devices"
+	"wherry.dev/internal/scheduler/plugins/volumes"
 )
 
 // lack is how much of a resource a node is short of for a pod.
@@ -107,8 +108,18 @@ func Fixes(ctx context.Context, st *fwk.Status, info *framework.PodInfo, n fwk.N
 		return []string{"a node in a domain with fewer of these pods, fewer of them here, or a larger maxSkew"}
 	case (&devices.Devices{}).Name():
 		return fixDevices(pod, n, st.Message())
+	case (&volumes.Binding{}).Name():
+		return fixClaims(pod)
 	case (&InterPodAffinity{}).Name():
 		return []string{"pods that match its affinity in the node's domain, and none that its anti-affinity, or theirs, keeps apart"}
+	}
+	return nil
+}
+
+// FixesEverywhere is Fixes for what keeps a pod off all nodes, before anybody looks at one of them.
+func FixesEverywhere(st *fwk.Status, pod *v1.Pod) []string {
+	if st.Plugin() == (&volumes.Binding{}).Name() {
+		return fixClaims(pod)
 	}
 	return nil
 }
@@ -166,6 +177,16 @@ func fixDevices(pod *v1.Pod, n fwk.NodeInfo, why string) []string {
 			n.Node().Name, strings.Join(asks, ", and as ")),
 		"other requests, or device classes that select more",
 	}
+}
+
+// fixClaims tells where to look: what a claim waits for is known of the claim, and not of the pod.
+func fixClaims(pod *v1.Pod) (out []string) {
+	pods.References(pod, func(kind pods.Reference, name string) {
+		if kind == pods.ReferenceClaim {
+			out = append(out, fmt.Sprintf("a volume for claim %s (wherry explain pvc/%s), where the node can reach it", name, name))
+		}
+	})
+	return out
 }
 
 func fixPorts(pod *v1.Pod, n fwk.NodeInfo) (out []string) {
