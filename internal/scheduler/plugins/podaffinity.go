@@ -381,7 +381,8 @@ func (a *InterPodAffinity) EventsToRegister(context.Context) ([]fwk.ClusterEvent
 }
 
 // hint reports whether another pod has become a friend, or is a foe no more, or is not hostile any
-// more.
+// more; or has ceased to be a friend of a pod that is one of its own, and may be the first of its kind now (upstream
+// lets that one wait).
 func (a *InterPodAffinity) hint(_ klog.Logger, pod *v1.Pod, oldObj, newObj any) (fwk.QueueingHint, error) {
 	info, err := framework.NewPodInfo(pod)
 	if err != nil {
@@ -393,6 +394,9 @@ func (a *InterPodAffinity) hint(_ klog.Logger, pod *v1.Pod, oldObj, newObj any) 
 	}
 	if now, ok := newObj.(*v1.Pod); ok && now != nil {
 		is = a.relate(info, now)
+	}
+	if was.friend && !is.friend && matchesAll(info.GetRequiredAffinityTerms(), pod, a.labelsOf(pod.Namespace)) {
+		return fwk.Queue, nil
 	}
 	if is.friend && !was.friend || was.foe && !is.foe || was.hostile && !is.hostile {
 		return fwk.Queue, nil
