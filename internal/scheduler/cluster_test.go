@@ -354,6 +354,27 @@ func TestWhatWakesAPodWithAffinity(t *testing.T) {
 	}
 }
 
+// TestTheLastFriendGoes: then a pod that is one of its own is the first of its kind.
+func TestTheLastFriendGoes(t *testing.T) {
+	for name, tc := range map[string]struct {
+		labels string
+		where  string
+	}{"one of its own": {"x", "n1"}, "a stranger": {"y", ""}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := start(t, node("n1", "4"), node("n2", "4", func(n *v1.Node) { n.Spec.Unschedulable = true }), pod("other", "1", on("n2"), labelled("app", "x")))
+				defer c.stop()
+				c.create(pod("p", "1", labelled("app", tc.labels), together(v1.LabelHostname)))
+				c.settle()
+				c.wantNode("p", "")
+				c.delete("other")
+				c.settle()
+				c.wantNode("p", tc.where)
+			})
+		})
+	}
+}
+
 func spread(c v1.TopologySpreadConstraint) func(*v1.Pod) {
 	return func(p *v1.Pod) { p.Spec.TopologySpreadConstraints = append(p.Spec.TopologySpreadConstraints, c) }
 }
