@@ -226,14 +226,15 @@ func TestSteps(t *testing.T) {
 		"a set without replicas tells no scale": {plain(web("v2", 5), set("v1", 0, sized(3, 4)), set("v2", 5, sized(5, 7))), ""},
 
 		// Pause.
-		"paused, the first":        {plain(web("v1", 3, paused)), ""},
-		"paused, a new template":   {plain(web("v2", 3, paused), set("v1", 3, sized(3, 4))), ""},
-		"paused, scaled":           {plain(web("v2", 5, paused), set("v1", 3, sized(3, 4))), "update v1 5"},
-		"paused in a rollout":      {plain(web("v2", 10, paused), set("v1", 8, sized(10, 13)), set("v2", 5, sized(10, 13))), ""},
-		"paused, none has any":     {plain(web("v3", 4, paused), set("v1", 0), set("v2", 0)), "update v2 4"},
-		"paused, the old run":      {plain(web("v2", 3, recreate, paused), set("v1", 0, has(1, 0)), set("v2", 0)), ""},
-		"being deleted":            {plain(web("v2", 3, dying), set("v1", 3)), ""},
-		"it would select all pods": {plain(web("v1", 3, func(d *appsv1.Deployment) { d.Spec.Selector = &metav1.LabelSelector{} })), "SelectingAll"},
+		"paused, the first":                            {plain(web("v1", 3, paused)), ""},
+		"paused, a new template":                       {plain(web("v2", 3, paused), set("v1", 3, sized(3, 4))), ""},
+		"paused, scaled":                               {plain(web("v2", 5, paused), set("v1", 3, sized(3, 4))), "update v1 5"},
+		"paused in a rollout":                          {plain(web("v2", 10, paused), set("v1", 8, sized(10, 13)), set("v2", 5, sized(10, 13))), ""},
+		"paused, none has any":                         {plain(web("v3", 4, paused), set("v1", 0), set("v2", 0)), "update v2 4"},
+		"paused before there is a new one, others run": {plain(web("v3", 3, recreate, paused), set("v1", 0, has(1, 0)), set("v2", 0)), ""},
+		"paused, the old run":                          {plain(web("v2", 3, recreate, paused), set("v1", 0, has(1, 0)), set("v2", 0)), ""},
+		"being deleted":                                {plain(web("v2", 3, dying), set("v1", 3)), ""},
+		"it would select all pods":                     {plain(web("v1", 3, func(d *appsv1.Deployment) { d.Spec.Selector = &metav1.LabelSelector{} })), "SelectingAll"},
 
 		// What the current one has from the Deployment.
 		"an annotation is copied":      {plain(web("v1", 3, annotated("k", "v")), set("v1", 3)), "update v1 3"},

@@ -87,12 +87,13 @@ func (p *planner) recreate() {
 	}
 }
 
-// oldRuns reports whether a pod of an old ReplicaSet has not ended, or may still come: as long as the
-// ReplicaSet's controller has not seen that it wants none any more.
-func (p *planner) oldRuns() bool {
-	return slices.ContainsFunc(p.old, func(m *member) bool {
-		return m.Status.Replicas > 0 || p.running[m.UID] || !m.observed()
-	})
+// oldRuns reports whether a pod of an old ReplicaSet has not ended, or may still come.
+func (p *planner) oldRuns() bool { return slices.ContainsFunc(p.old, p.runs) }
+
+// runs reports whether a pod of the ReplicaSet has not ended, or may still come: as long as the ReplicaSet's
+// controller has not seen that it wants none any more.
+func (p *planner) runs(m *member) bool {
+	return m.Status.Replicas > 0 || p.running[m.UID] || !m.observed()
 }
 
 // wasScaled reports whether somebody changed the Deployment's size since its ReplicaSets were scaled
@@ -132,7 +133,8 @@ func (p *planner) scale() bool {
 // tooEarly reports whether a ReplicaSet must not start, not even in a pause, because the strategy is
 // Recreate and others still run.
 func (p *planner) tooEarly(m *member) bool {
-	return !rolling(p.deployment) && m == p.current && m.replicas == 0 && p.oldRuns()
+	return !rolling(p.deployment) && m.replicas == 0 &&
+		slices.ContainsFunc(p.members(), func(o *member) bool { return o != m && p.runs(o) })
 }
 
 // onlyOne returns the ReplicaSet that has all replicas, or is to get them as none has any: nil if
