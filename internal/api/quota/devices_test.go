@@ -51,10 +51,10 @@ func either(list ...resourcev1.DeviceRequest) resourcev1.DeviceRequest {
 	return out
 }
 
-// forPod lets a claim look as if the scheduler had made it for a pod.
-func forPod(c *resourcev1.ResourceClaim, pod string) *resourcev1.ResourceClaim {
+// forPod lets a claim look as if the scheduler had made it for pod p.
+func forPod(c *resourcev1.ResourceClaim) *resourcev1.ResourceClaim {
 	c.Annotations = map[string]string{resourcev1.ExtendedResourceClaimAnnotation: "true"}
-	c.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: pod, UID: types.UID(pod), Controller: new(true)}}
+	c.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: "p", UID: "p", Controller: new(true)}}
 	return c
 }
 
@@ -72,7 +72,7 @@ func TestWhatClaimsForDevicesUse(t *testing.T) {
 	}
 	another := func(p *corev1.Pod) { p.UID = "another" }
 	const both = "gpu.deviceclass.resource.k8s.io/devices=2 requests.deviceclass.resource.kubernetes.io/gpu=2"
-	older := forPod(devices("A"), "p")
+	older := forPod(devices("A"))
 	for name, tc := range map[string]struct {
 		claim *resourcev1.ResourceClaim
 		has   cluster
@@ -85,17 +85,17 @@ func TestWhatClaimsForDevicesUse(t *testing.T) {
 		"the worst case":  {devices("a", either(exactly("nic", 1), exactly("nic", 3), exactly("disk", 2)), exactly("disk", 1)), cluster{}, "disk.deviceclass.resource.k8s.io/devices=3 nic.deviceclass.resource.k8s.io/devices=3"},
 		"of a resource":   {devices("a", exactly("gpu", 2)), cluster{}, both + " requests.example.com/gpu=2"},
 		"of two classes":  {devices("a", exactly("gpu", 2), exactly("gpus", 1)), cluster{}, "gpu.deviceclass.resource.k8s.io/devices=2 gpus.deviceclass.resource.k8s.io/devices=1 requests.deviceclass.resource.kubernetes.io/gpu=2 requests.deviceclass.resource.kubernetes.io/gpus=1 requests.example.com/gpu=3"},
-		"made for a pod":  {forPod(devices("a", exactly("gpu", 2)), "p"), cluster{pods: []*corev1.Pod{asks("example.com/gpu=2")}}, both},
-		"with the other":  {forPod(devices("a", exactly("gpu", 2)), "p"), cluster{pods: []*corev1.Pod{asks("deviceclass.resource.kubernetes.io/gpu=2")}}, "gpu.deviceclass.resource.k8s.io/devices=2 requests.example.com/gpu=2"},
-		"more than it":    {forPod(devices("a", exactly("gpu", 2)), "p"), cluster{pods: []*corev1.Pod{asks("example.com/gpu=1")}}, both + " requests.example.com/gpu=1"},
-		"no such pod":     {forPod(devices("a", exactly("gpu", 2)), "p"), cluster{}, both + " requests.example.com/gpu=2"},
-		"another pod":     {forPod(devices("a", exactly("gpu", 2)), "p"), cluster{pods: []*corev1.Pod{asks("example.com/gpu=2", another)}}, both + " requests.example.com/gpu=2"},
-		"the pod is over": {forPod(devices("a", exactly("gpu", 2)), "p"), cluster{pods: []*corev1.Pod{asks("example.com/gpu=2", phase(corev1.PodFailed))}}, both + " requests.example.com/gpu=2"},
-		"named by it":     {forPod(devices("a", exactly("gpu", 2)), "p"), cluster{pods: []*corev1.Pod{asks("example.com/gpu=2", names("a"))}, claims: []*resourcev1.ResourceClaim{older}}, both},
-		"another is":      {forPod(devices("a", exactly("gpu", 2)), "p"), cluster{pods: []*corev1.Pod{asks("example.com/gpu=2", names("b"))}}, both + " requests.example.com/gpu=2"},
-		"the first of two by name": {forPod(devices("a", exactly("gpu", 2)), "p"), cluster{pods: []*corev1.Pod{asks("example.com/gpu=2")},
-			claims: []*resourcev1.ResourceClaim{forPod(devices("a"), "p"), forPod(devices("b"), "p")}}, both},
-		"the second": {forPod(devices("a", exactly("gpu", 2)), "p"), cluster{pods: []*corev1.Pod{asks("example.com/gpu=2")},
+		"made for a pod":  {forPod(devices("a", exactly("gpu", 2))), cluster{pods: []*corev1.Pod{asks("example.com/gpu=2")}}, both},
+		"with the other":  {forPod(devices("a", exactly("gpu", 2))), cluster{pods: []*corev1.Pod{asks("deviceclass.resource.kubernetes.io/gpu=2")}}, "gpu.deviceclass.resource.k8s.io/devices=2 requests.example.com/gpu=2"},
+		"more than it":    {forPod(devices("a", exactly("gpu", 2))), cluster{pods: []*corev1.Pod{asks("example.com/gpu=1")}}, both + " requests.example.com/gpu=1"},
+		"no such pod":     {forPod(devices("a", exactly("gpu", 2))), cluster{}, both + " requests.example.com/gpu=2"},
+		"another pod":     {forPod(devices("a", exactly("gpu", 2))), cluster{pods: []*corev1.Pod{asks("example.com/gpu=2", another)}}, both + " requests.example.com/gpu=2"},
+		"the pod is over": {forPod(devices("a", exactly("gpu", 2))), cluster{pods: []*corev1.Pod{asks("example.com/gpu=2", phase(corev1.PodFailed))}}, both + " requests.example.com/gpu=2"},
+		"named by it":     {forPod(devices("a", exactly("gpu", 2))), cluster{pods: []*corev1.Pod{asks("example.com/gpu=2", names("a"))}, claims: []*resourcev1.ResourceClaim{older}}, both},
+		"another is":      {forPod(devices("a", exactly("gpu", 2))), cluster{pods: []*corev1.Pod{asks("example.com/gpu=2", names("b"))}}, both + " requests.example.com/gpu=2"},
+		"the first of two by name": {forPod(devices("a", exactly("gpu", 2))), cluster{pods: []*corev1.Pod{asks("example.com/gpu=2")},
+			claims: []*resourcev1.ResourceClaim{forPod(devices("a")), forPod(devices("b"))}}, both},
+		"the second": {forPod(devices("a", exactly("gpu", 2))), cluster{pods: []*corev1.Pod{asks("example.com/gpu=2")},
 			claims: []*resourcev1.ResourceClaim{older}}, both + " requests.example.com/gpu=2"},
 	} {
 		t.Run(name, func(t *testing.T) {
