@@ -367,13 +367,14 @@ func TestASchedulerThatDiedLeavesAClaim(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				objs := []runtime.Object{tc.node, deviceSlice("n1", "a"), tc.pod}
+				class := standsFor(extendedGPU) // from the start: only the end of the claim wakes the pod
+				class.Name = "from-the-start"
+				objs := []runtime.Object{class, tc.node, deviceSlice("n1", "a"), tc.pod}
 				if tc.claim != nil {
 					objs = append(objs, tc.claim)
 				}
 				c := startDevices(t, scheduler.DefaultConfig(), objs...)
 				defer c.stop()
-				c.setClass(standsFor(extendedGPU))
 				c.settle()
 				c.wantNode("p", "n1")
 				c.wantSpecial("p", tc.where)

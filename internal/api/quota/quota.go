@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -29,12 +30,13 @@ func CountName(r schema.GroupResource) corev1.ResourceName {
 	return corev1.ResourceName(countPrefix + r.String())
 }
 
-// By returns how much one object of r uses of the resources that the quota limits.
-func By(q *corev1.ResourceQuota, r schema.GroupResource, obj runtime.Object, now time.Time) corev1.ResourceList {
+// By returns how much one object of r uses of the resources that the quota limits. d is only asked about claims for
+// devices; nil knows of no other objects.
+func By(q *corev1.ResourceQuota, r schema.GroupResource, obj runtime.Object, now time.Time, d Devices) corev1.ResourceList {
 	if !matches(q, obj) {
 		return nil
 	}
-	use, out := of(r, obj, now), corev1.ResourceList{}
+	use, out := of(r, obj, now, d), corev1.ResourceList{}
 	for name := range q.Spec.Hard {
 		if have, ok := use[name]; ok {
 			out[name] = have
@@ -44,7 +46,7 @@ func By(q *corev1.ResourceQuota, r schema.GroupResource, obj runtime.Object, now
 }
 
 // of returns what one object of r uses.
-func of(r schema.GroupResource, obj runtime.Object, now time.Time) corev1.ResourceList {
+func of(r schema.GroupResource, obj runtime.Object, now time.Time, d Devices) corev1.ResourceList {
 	used := corev1.ResourceList{CountName(r): one()}
 	switch o := obj.(type) {
 	case *corev1.Pod:
@@ -56,6 +58,8 @@ func of(r schema.GroupResource, obj runtime.Object, now time.Time) corev1.Resour
 		addService(used, o)
 	case *corev1.PersistentVolumeClaim:
 		addClaim(used, o)
+	case *resourcev1.ResourceClaim:
+		addDevices(used, o, d, now)
 	default:
 		if r.Group == "" && counts[r.Resource] {
 			used[corev1.ResourceName(r.Resource)] = one()
@@ -362,6 +366,9 @@ func Counted(q *corev1.ResourceQuota) []schema.GroupResource {
 	set := map[schema.GroupResource]bool{}
 	for name := range q.Spec.Hard {
 		set[resourceOf(string(name))] = true
+		if named(string(name)) {
+			set[DeviceClaims] = true
+		}
 	}
 	return slices.Collect(maps.Keys(set))
 }
@@ -375,6 +382,8 @@ func resourceOf(name string) schema.GroupResource {
 		return schema.GroupResource{Resource: "services"}
 	case name == "requests.storage", name == "persistentvolumeclaims", strings.Contains(name, classSuffix):
 		return schema.GroupResource{Resource: "persistentvolumeclaims"}
+	case strings.HasSuffix(name, corev1.ResourceClaimsPerClass):
+		return DeviceClaims
 	case counts[name]:
 		return schema.GroupResource{Resource: name}
 	}

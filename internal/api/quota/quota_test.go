@@ -158,7 +158,7 @@ func TestWhatAnObjectUses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			q := &corev1.ResourceQuota{Spec: corev1.ResourceQuotaSpec{Hard: amounts(tc.hard)}}
-			if got := show(By(q, schema.ParseGroupResource(tc.resource), tc.obj, now)); got != tc.want {
+			if got := show(By(q, schema.ParseGroupResource(tc.resource), tc.obj, now, nil)); got != tc.want {
 				t.Errorf("uses %q, want %q", got, tc.want)
 			}
 		})
@@ -293,6 +293,7 @@ func TestWhichObjectsAQuotaCounts(t *testing.T) {
 		"services.loadbalancers": "services", "requests.storage": "persistentvolumeclaims", "persistentvolumeclaims": "persistentvolumeclaims",
 		"gold.storageclass.storage.k8s.io/requests.storage": "persistentvolumeclaims", "configmaps": "configmaps", "replicationcontrollers": "replicationcontrollers", "count/deployments.apps": "deployments.apps",
 		"secrets": "secrets", "resourcequotas": "resourcequotas", "requests.ephemeral-storage": "pods",
+		"gpu.deviceclass.resource.k8s.io/devices": "resourceclaims.resource.k8s.io", "count/resourceclaims.resource.k8s.io": "resourceclaims.resource.k8s.io",
 	} {
 		if got := resourceOf(name); got != schema.ParseGroupResource(want) {
 			t.Errorf("%s counts %s, want %s", name, got, want)

@@ -80,7 +80,14 @@ func (p *resourceQuota) Validate(ctx context.Context, a admission.Attributes, _ 
 // not.
 func (p *resourceQuota) check(ctx context.Context, a admission.Attributes, q *corev1.ResourceQuota, onTheWay []coming) (takes bool, err error) {
 	now, kind := time.Now(), a.GetResource().GroupResource()
-	use := quota.By(q, kind, a.GetObject(), now)
+	var devices quota.Devices
+	if slices.Contains(quota.Counted(q), kind) {
+		own := append(slices.Clone(onTheWay), coming{kind, "", a.GetObject()})
+		if devices, err = devicesFor(ctx, p.lookup, q, own); err != nil {
+			return false, err
+		}
+	}
+	use := quota.By(q, kind, a.GetObject(), now, devices)
 	if use == nil {
 		return false, nil
 	}
@@ -90,13 +97,13 @@ func (p *resourceQuota) check(ctx context.Context, a admission.Attributes, q *co
 		}
 	}
 	if a.GetOperation() == admission.Update && a.GetOldObject() != nil {
-		use = quota.More(use, quota.By(q, kind, a.GetOldObject(), now))
+		use = quota.More(use, quota.By(q, kind, a.GetOldObject(), now, devices))
 	}
 	more := quota.More(use, nil)
 	if len(more) == 0 {
 		return false, nil
 	}
-	used, err := usedOf(ctx, p.lookup, q, onTheWay, now)
+	used, err := usedOf(ctx, p.lookup, q, onTheWay, devices, now)
 	if err != nil {
 		return false, err
 	}

@@ -25,19 +25,20 @@ type coming struct {
 
 // usedOf returns what the quota's namespace uses now of each resource that it limits: what storage
 // holds, and what is on its way. The quota's status, which a controller writes, is behind that.
-func usedOf(ctx context.Context, lookup *registry.Lookup, q *corev1.ResourceQuota, onTheWay []coming, now time.Time) (corev1.ResourceList, error) {
+func usedOf(ctx context.Context, lookup *registry.Lookup, q *corev1.ResourceQuota, onTheWay []coming,
+	devices quota.Devices, now time.Time) (corev1.ResourceList, error) {
 	used := corev1.ResourceList{}
 	for _, resource := range quota.Counted(q) {
 		if lookup.Store(resource) == nil {
 			continue
 		}
-		uses, err := stored(ctx, lookup, q, resource, now)
+		uses, err := stored(ctx, lookup, q, resource, devices, now)
 		if err != nil {
 			return nil, fmt.Errorf("usage of quota %s/%s: %w", q.Namespace, q.Name, err)
 		}
 		for _, c := range onTheWay {
 			if c.resource == resource {
-				uses[c.uid] = quota.Larger(uses[c.uid], quota.By(q, resource, c.object, now))
+				uses[c.uid] = quota.Larger(uses[c.uid], quota.By(q, resource, c.object, now, devices))
 			}
 		}
 		for _, use := range uses {
@@ -48,7 +49,8 @@ func usedOf(ctx context.Context, lookup *registry.Lookup, q *corev1.ResourceQuot
 }
 
 // stored returns what each object in storage uses of the quota.
-func stored(ctx context.Context, lookup *registry.Lookup, q *corev1.ResourceQuota, resource schema.GroupResource, now time.Time) (map[types.UID]corev1.ResourceList, error) {
+func stored(ctx context.Context, lookup *registry.Lookup, q *corev1.ResourceQuota, resource schema.GroupResource,
+	devices quota.Devices, now time.Time) (map[types.UID]corev1.ResourceList, error) {
 	list, err := registry.ListLive[runtime.Object](ctx, lookup, resource, q.Namespace, everything)
 	if err != nil {
 		return nil, err
@@ -59,7 +61,7 @@ func stored(ctx context.Context, lookup *registry.Lookup, q *corev1.ResourceQuot
 		if err != nil {
 			return err
 		}
-		uses[m.GetUID()] = quota.By(q, resource, obj, now)
+		uses[m.GetUID()] = quota.By(q, resource, obj, now, devices)
 		return nil
 	})
 }

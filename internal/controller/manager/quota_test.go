@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -113,4 +114,65 @@ func TestAQuotaUnderManyCreationsEndsRight(t *testing.T) {
 	all.Wait()
 	c.usage(t, "a", "count/configmaps=100/150")
 	c.usage(t, "b", "configmaps=100/150 secrets=0/1")
+}
+
+// TestQuotasOfDevices: who may have two of a resource may not have more by way of claims for what it stands for, and
+// what the scheduler makes for a pod is not counted twice. What the status says is what admission goes by.
+func TestQuotasOfDevices(t *testing.T) {
+	c := start(t, nil, quotas)
+	c.account(t, "default")
+	ctx, claims := t.Context(), c.ResourceV1().ResourceClaims("default")
+	class := &resourcev1.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "gpu"}}
+	if _, err := c.ResourceV1().DeviceClasses().Create(ctx, class, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	c.limit(t, "q", quantities(map[v1.ResourceName]string{"gpu.deviceclass.resource.k8s.io/devices": "4", "requests.example.com/gpu": "2"}))
+	usage := func(devices, named string) {
+		t.Helper()
+		c.usage(t, "q", "gpu.deviceclass.resource.k8s.io/devices="+devices+"/4 requests.example.com/gpu="+named+"/2")
+	}
+	usage("0", "0")
+	claim := func(name string, n int64, pod *v1.Pod) error {
+		its := &resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		its.Spec.Devices.Requests = []resourcev1.DeviceRequest{{Name: "r", Exactly: &resourcev1.ExactDeviceRequest{
+			DeviceClassName: "gpu", AllocationMode: resourcev1.DeviceAllocationModeExactCount, Count: n,
+		}}}
+		if pod != nil {
+			its.Annotations = map[string]string{resourcev1.ExtendedResourceClaimAnnotation: "true"}
+			its.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID, Controller: new(true)}}
+		}
+		_, err := claims.Create(ctx, its, metav1.CreateOptions{})
+		return err
+	}
+	ok := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	exceeds := func(err error, why string) {
+		t.Helper()
+		if err == nil || !strings.Contains(err.Error(), "exceeded quota: q, requested: "+why) {
+			t.Errorf("%v, want %s", err, why)
+		}
+	}
+	ok(claim("a", 1, nil))
+	usage("1", "0")
+	class.Spec.ExtendedResourceName = new("example.com/gpu")
+	if _, err := c.ResourceV1().DeviceClasses().Update(ctx, class, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	usage("1", "1") // the class stands for it now
+	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: v1.PodSpec{Containers: []v1.Container{{Name: "c", Image: "i",
+		Resources: v1.ResourceRequirements{Limits: quantities(map[v1.ResourceName]string{"example.com/gpu": "1"})}}}}}
+	pod, err := c.CoreV1().Pods("default").Create(ctx, pod, metav1.CreateOptions{})
+	ok(err)
+	usage("1", "2")
+	exceeds(claim("b", 1, nil), "requests.example.com/gpu=1, used: requests.example.com/gpu=2")
+	ok(claim("made", 1, pod))
+	usage("2", "2")
+	exceeds(claim("made-up", 1, pod), "requests.example.com/gpu=1, used: requests.example.com/gpu=2")
+	exceeds(claim("c", 3, nil), "gpu.deviceclass.resource.k8s.io/devices=3,requests.example.com/gpu=3")
+	ok(claims.Delete(ctx, "a", metav1.DeleteOptions{}))
+	usage("1", "1")
 }

@@ -3,23 +3,28 @@ package resourcequota
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/discovery/cached/memory"
+	resourceinformers "k8s.io/client-go/informers/resource/v1"
+	clientset "k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/metadata/metadatainformer"
 	"k8s.io/client-go/restmapper"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/ptr"
 
 	"wherry.dev/internal/api/quota"
+	"wherry.dev/internal/controller"
 )
 
 var everything = labels.Everything()
@@ -29,8 +34,10 @@ var everything = labels.Everything()
 const lookAgain = 30 * time.Second
 
 // objects knows the objects that quotas count. Those that other controllers watch too are in shared
-// informers; of others, it watches the metadata from when the first quota counts them.
+// informers; of others, it watches the metadata from when the first quota counts them, and of claims for devices
+// all, with their classes.
 type objects struct {
+	client   clientset.Interface
 	metadata metadata.Interface
 	changed  func(r schema.GroupResource, old, obj any)
 	synced   func(r schema.GroupResource)
@@ -45,11 +52,11 @@ type objects struct {
 
 // newObjects returns an empty one. It calls changed for each event of an informer that it starts
 // itself, and synced when that has all objects.
-func newObjects(meta metadata.Interface, d discovery.DiscoveryInterface, changed func(schema.GroupResource, any, any), synced func(schema.GroupResource)) *objects {
+func newObjects(client clientset.Interface, meta metadata.Interface, changed func(schema.GroupResource, any, any), synced func(schema.GroupResource)) *objects {
 	return &objects{
-		metadata: meta, changed: changed, synced: synced,
+		client: client, metadata: meta, changed: changed, synced: synced,
 		informers: map[schema.GroupResource]cache.SharedIndexInformer{},
-		mapper:    restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(d)),
+		mapper:    restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(client.Discovery())),
 	}
 }
 
@@ -76,7 +83,11 @@ type known struct {
 // of returns the objects that the quota counts.
 func (o *objects) of(ctx context.Context, q *v1.ResourceQuota) (known, error) {
 	out := known{objects: map[schema.GroupResource][]runtime.Object{}, complete: true}
-	for _, r := range quota.Counted(q) {
+	counted := quota.Counted(q)
+	if slices.Contains(counted, quota.DeviceClaims) {
+		counted = append(counted, quota.DeviceClasses) // none is in the namespace
+	}
+	for _, r := range counted {
 		informer, err := o.informer(ctx, r)
 		if meta.IsNoMatchError(err) {
 			out.again = lookAgain // there are none
@@ -114,13 +125,29 @@ func (o *objects) informer(ctx context.Context, r schema.GroupResource) (cache.S
 		return nil, err
 	}
 	byNamespace := cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}
-	i := metadatainformer.NewFilteredMetadataInformer(o.metadata, resource, metav1.NamespaceAll, 0, byNamespace, nil).Informer()
-	if err := i.SetTransform(strip); err != nil {
-		return nil, fmt.Errorf("watch %s: %w", r, err)
-	}
+	var i cache.SharedIndexInformer
+	transform := controller.DropManagedFields
 	handler := cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(obj any) { o.changed(r, nil, obj) },
 		DeleteFunc: func(obj any) { o.changed(r, lastOf(obj), nil) }, // an update changes no number
+	}
+	switch r {
+	case quota.DeviceClaims:
+		i = resourceinformers.NewResourceClaimInformer(o.client, metav1.NamespaceAll, 0, byNamespace)
+		handler.UpdateFunc = func(old, obj any) { o.changed(r, old, obj) }
+	case quota.DeviceClasses:
+		i = resourceinformers.NewDeviceClassInformer(o.client, 0, byNamespace)
+		// A class that stands for something else, or no more, changes what claims use.
+		other := func(any) { o.synced(quota.DeviceClaims) }
+		handler = cache.ResourceEventHandlerFuncs{
+			AddFunc: other, DeleteFunc: other, UpdateFunc: func(_, obj any) { other(obj) },
+		}
+	default:
+		i = metadatainformer.NewFilteredMetadataInformer(o.metadata, resource, metav1.NamespaceAll, 0, byNamespace, nil).Informer()
+		transform = strip
+	}
+	if err := i.SetTransform(transform); err != nil {
+		return nil, fmt.Errorf("watch %s: %w", r, err)
 	}
 	if _, err := i.AddEventHandler(handler); err != nil {
 		return nil, fmt.Errorf("watch %s: %w", r, err)
@@ -147,6 +174,57 @@ func (o *objects) servedLocked(r schema.GroupResource) (schema.GroupVersionResou
 		return found, &meta.NoResourceMatchError{PartialResource: r.WithVersion("")} // "job" for jobs, say
 	}
 	return found, err
+}
+
+var _ quota.Devices = (*objects)(nil)
+
+// ResourceOf implements quota.Devices.
+func (o *objects) ResourceOf(class string) string {
+	if c, ok := o.known(quota.DeviceClasses, class).(*resourcev1.DeviceClass); ok {
+		return ptr.Deref(c.Spec.ExtendedResourceName, "")
+	}
+	return ""
+}
+
+// Pod implements quota.Devices.
+func (o *objects) Pod(namespace, name string) *v1.Pod {
+	pod, _ := o.known(schema.GroupResource{Resource: "pods"}, namespace+"/"+name).(*v1.Pod)
+	return pod
+}
+
+// Claims implements quota.Devices.
+func (o *objects) Claims(namespace string) []*resourcev1.ResourceClaim {
+	i := o.watched(quota.DeviceClaims)
+	if i == nil {
+		return nil
+	}
+	items, err := i.GetIndexer().ByIndex(cache.NamespaceIndex, namespace)
+	if err != nil {
+		return nil // an index in memory does not fail
+	}
+	var out []*resourcev1.ResourceClaim
+	for _, item := range items {
+		if claim, ok := item.(*resourcev1.ResourceClaim); ok {
+			out = append(out, claim)
+		}
+	}
+	return out
+}
+
+// known returns an object of a resource that is watched, or nil.
+func (o *objects) known(r schema.GroupResource, key string) any {
+	if i := o.watched(r); i != nil {
+		if item, ok, err := i.GetIndexer().GetByKey(key); err == nil && ok {
+			return item
+		}
+	}
+	return nil
+}
+
+func (o *objects) watched(r schema.GroupResource) cache.SharedIndexInformer {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.informers[r]
 }
 
 func lastOf(obj any) any {

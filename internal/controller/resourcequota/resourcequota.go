@@ -41,7 +41,7 @@ func New(client clientset.Interface, meta metadata.Interface, f informers.Shared
 	c := &Controller{client: client, quotas: quotas.Lister(), written: written.New(quotas.Informer().GetIndexer())}
 	c.loop = controller.NewLoop("resourcequota_primary", c.reconcile)
 	c.loop.WaitFor(c.written)
-	c.objects = newObjects(meta, client.Discovery(), c.changed, c.wakeAll)
+	c.objects = newObjects(client, meta, c.changed, c.wakeAll)
 	if err := c.loop.Watch(quotas.Informer(), c.loop.AddObject); err != nil {
 		return nil, err
 	}
@@ -79,7 +79,7 @@ func (c *Controller) changed(r schema.GroupResource, old, obj any) {
 	}
 	now := time.Now()
 	for _, q := range quotas {
-		if usesOtherwise(q, r, was, is, now) {
+		if usesOtherwise(q, r, was, is, now, c.objects) {
 			c.loop.AddObject(nil, q)
 		}
 	}
@@ -94,19 +94,21 @@ func namespaceOf(was, is metav1.Object) string {
 
 // usesOtherwise reports whether the change from was to is, one of which may be nil, changes how much of
 // the quota is used, now or when the pod should have ended.
-func usesOtherwise(q *v1.ResourceQuota, r schema.GroupResource, was, is metav1.Object, now time.Time) bool {
-	before, begins := use(q, r, was, now)
-	after, ends := use(q, r, is, now)
+func usesOtherwise(q *v1.ResourceQuota, r schema.GroupResource, was, is metav1.Object, now time.Time,
+	d quota.Devices) bool {
+	before, begins := use(q, r, was, now, d)
+	after, ends := use(q, r, is, now, d)
 	return !begins.Equal(ends) || !quota.Equal(before, after)
 }
 
 // use returns what an object, or nil, uses of the quota, and when a pod will use nothing any more.
-func use(q *v1.ResourceQuota, r schema.GroupResource, obj metav1.Object, now time.Time) (v1.ResourceList, time.Time) {
+func use(q *v1.ResourceQuota, r schema.GroupResource, obj metav1.Object, now time.Time,
+	d quota.Devices) (v1.ResourceList, time.Time) {
 	o, ok := obj.(runtime.Object)
 	if !ok {
 		return nil, time.Time{}
 	}
-	used := quota.By(q, r, o, now)
+	used := quota.By(q, r, o, now, d)
 	if pod, ok := obj.(*v1.Pod); ok && len(used) > 0 {
 		if end, ending := quota.EndOf(pod); ending && !now.After(end) {
 			return used, end
@@ -153,7 +155,7 @@ func (c *Controller) reconcile(ctx context.Context, key string) error {
 		return nil // the informer that is behind will wake us
 	}
 	now := time.Now()
-	status, next := statusOf(q, known.objects, now)
+	status, next := statusOf(q, known.objects, now, c.objects)
 	if !next.IsZero() {
 		c.loop.AddAfter(key, max(next.Sub(now), 0)+time.Millisecond)
 	}
@@ -162,7 +164,8 @@ func (c *Controller) reconcile(ctx context.Context, key string) error {
 
 // statusOf returns the status that a quota should have when there are these objects, and when that
 // changes without any further event, if it does.
-func statusOf(q *v1.ResourceQuota, known map[schema.GroupResource][]runtime.Object, now time.Time) (v1.ResourceQuotaStatus, time.Time) {
+func statusOf(q *v1.ResourceQuota, known map[schema.GroupResource][]runtime.Object, now time.Time,
+	d quota.Devices) (v1.ResourceQuotaStatus, time.Time) {
 	var next time.Time
 	sum := v1.ResourceList{}
 	for r, objects := range known {
@@ -171,7 +174,7 @@ func statusOf(q *v1.ResourceQuota, known map[schema.GroupResource][]runtime.Obje
 			if !ok {
 				continue
 			}
-			used, end := use(q, r, m, now)
+			used, end := use(q, r, m, now, d)
 			quota.Add(sum, used)
 			if !end.IsZero() && (next.IsZero() || end.Before(next)) {
 				next = end
