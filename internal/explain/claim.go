@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/utils/ptr"
 
+	"wherry.dev/internal/api/classes"
 	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/api/report"
 )
@@ -18,8 +19,6 @@ import (
 const (
 	// noProvisioner is the provisioner of classes whose volumes somebody makes by hand.
 	noProvisioner = "kubernetes.io/no-provisioner"
-	// defaultClass marks the class of claims that name none.
-	defaultClass = "storageclass.kubernetes.io/is-default-class"
 	// provisionedBy is set on a claim once its provisioner was asked for a volume.
 	provisionedBy = "volume.kubernetes.io/storage-provisioner"
 )
@@ -128,7 +127,7 @@ func (e *binding) pending() {
 	class := e.class(name)
 	switch {
 	case !given && !e.ClassesUnread:
-		e.noClass("it names no storage class, and no class is the default ("+defaultClass+")",
+		e.noClass("it names no storage class, and no class is the default ("+classes.StorageDefault+")",
 			"a class becomes the default, which the claim then gets, or a volume without a class is made that fits")
 	case given && name == "":
 		e.noClass("its storage class is \"\": it takes only volumes without a class, which somebody makes by hand", "a volume without a class is made that fits; "+fixedClass)
@@ -152,10 +151,8 @@ func (e *binding) className() (name string, given bool) {
 	if n, ok := e.Claim.Annotations[v1.BetaStorageClassAnnotation]; ok {
 		return n, true
 	}
-	for _, c := range e.Classes {
-		if c.Annotations[defaultClass] == "true" {
-			return c.Name, true
-		}
+	if c, ok := classes.Newest(slices.Values(e.Classes), classes.IsDefaultStorage); ok {
+		return c.Name, true
 	}
 	return "", false
 }

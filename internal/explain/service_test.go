@@ -13,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"wherry.dev/internal/api/classes"
 )
 
 type serviceChange func(*ServiceFacts)
@@ -163,6 +165,15 @@ func TestClaim(t *testing.T) {
 			}})
 		}
 	}
+	defaults := func(f *ClaimFacts) {
+		f.Claim.Spec.StorageClassName = nil
+		for i, mark := range []string{classes.StorageDefault, "storageclass.beta.kubernetes.io/is-default-class"} {
+			name := []string{"old", "new"}[i]
+			f.Classes = append(f.Classes, &storagev1.StorageClass{Provisioner: name, VolumeBindingMode: new(storagev1.VolumeBindingImmediate), ObjectMeta: metav1.ObjectMeta{
+				Name: name, CreationTimestamp: before(time.Duration(9-i) * time.Minute), Annotations: map[string]string{mark: "true"},
+			}})
+		}
+	}
 	lost := func(f *ClaimFacts) { f.Claim.Spec.VolumeName, f.Claim.Status.Phase = "pv", v1.ClaimLost }
 	belongs := func(f *ClaimFacts) {
 		f.Volumes[0].Spec.ClaimRef = &v1.ObjectReference{Namespace: "ns", Name: "other", UID: "x"}
@@ -178,21 +189,22 @@ func TestClaim(t *testing.T) {
 			f.Claim.Status = v1.PersistentVolumeClaimStatus{Phase: v1.ClaimBound, Capacity: v1.ResourceList{v1.ResourceStorage: resource.MustParse("2Gi")}}
 			f.Claim.Spec.VolumeName = "pv"
 		}), want: []string{"It is bound to volume pv of 2Gi.", "note: used by pod u"}},
-		"no class":        {x: claim(), want: []string{`storage class "fast" does not exist`, "no pod uses it"}},
-		"no default":      {x: claim(func(f *ClaimFacts) { f.Claim.Spec.StorageClassName = nil }), want: []string{"no class is the default"}},
-		"lost":            {x: claim(lost), want: []string{"volume pv", "does not exist any more", "a volume of that name comes back"}},
-		"taken":           {x: claim(lost, volume("pv", "2Gi", "fast"), belongs), want: []string{"belongs to claim ns/other", "make a new claim"}},
-		"too small":       {x: claim(func(f *ClaimFacts) { f.Claim.Spec.VolumeName = "pv" }, volume("pv", "1Gi", "fast")), want: []string{"it does not fit: it has only 1Gi of 2Gi"}},
-		"failed":          {x: claim(class(noProvisioner, at), volume("a", "2Gi", "fast"), func(f *ClaimFacts) { f.Volumes[0].Status.Phase = v1.VolumeFailed }), want: []string{"no volume fits: a has failed"}},
-		"pods with nodes": {x: claim(class("x", late), user, func(f *ClaimFacts) { f.Pods[0].Spec.NodeName = "n" }), want: []string{"those that use it have theirs already: u", "names its node itself"}},
-		"first consumer":  {x: claim(class("x", late)), want: []string{"its first consumer", "there is none"}},
-		"its pod":         {x: claim(class("x", late), user), ask: "u", want: []string{"pod u, its first consumer, which has no node yet"}},
-		"by hand":         {x: claim(class(noProvisioner, at), volume("a", "1Gi", "fast"), volume("b", "4Gi", "slow")), want: []string{`no volume fits: a has only 1Gi of 2Gi, b has class "slow"`}},
-		"would fit":       {x: claim(class(noProvisioner, at), volume("a", "2Gi", "fast")), want: []string{"volume a would fit"}},
-		"nobody asked":    {x: claim(class("x", at)), want: []string{"provisioner x", "nobody has asked it for a volume"}},
-		"asked":           {x: claim(class("x", at), func(f *ClaimFacts) { f.Claim.Annotations = map[string]string{provisionedBy: "x"} }), want: []string{"it was asked for a volume and has not answered"}},
-		"refused":         {x: claim(class("x", at), func(f *ClaimFacts) { f.Events = []v1.Event{{Reason: "ProvisioningFailed", Message: "no room"}} }), want: []string{"status: no room"}},
-		"volume is gone":  {x: claim(func(f *ClaimFacts) { f.Claim.Spec.VolumeName = "pv" }), want: []string{"volume pv", "it does not exist"}},
+		"no class":         {x: claim(), want: []string{`storage class "fast" does not exist`, "no pod uses it"}},
+		"no default":       {x: claim(func(f *ClaimFacts) { f.Claim.Spec.StorageClassName = nil }), want: []string{"no class is the default"}},
+		"lost":             {x: claim(lost), want: []string{"volume pv", "does not exist any more", "a volume of that name comes back"}},
+		"taken":            {x: claim(lost, volume("pv", "2Gi", "fast"), belongs), want: []string{"belongs to claim ns/other", "make a new claim"}},
+		"too small":        {x: claim(func(f *ClaimFacts) { f.Claim.Spec.VolumeName = "pv" }, volume("pv", "1Gi", "fast")), want: []string{"it does not fit: it has only 1Gi of 2Gi"}},
+		"failed":           {x: claim(class(noProvisioner, at), volume("a", "2Gi", "fast"), func(f *ClaimFacts) { f.Volumes[0].Status.Phase = v1.VolumeFailed }), want: []string{"no volume fits: a has failed"}},
+		"pods with nodes":  {x: claim(class("x", late), user, func(f *ClaimFacts) { f.Pods[0].Spec.NodeName = "n" }), want: []string{"those that use it have theirs already: u", "names its node itself"}},
+		"several defaults": {x: claim(defaults), want: []string{"provisioner new"}},
+		"first consumer":   {x: claim(class("x", late)), want: []string{"its first consumer", "there is none"}},
+		"its pod":          {x: claim(class("x", late), user), ask: "u", want: []string{"pod u, its first consumer, which has no node yet"}},
+		"by hand":          {x: claim(class(noProvisioner, at), volume("a", "1Gi", "fast"), volume("b", "4Gi", "slow")), want: []string{`no volume fits: a has only 1Gi of 2Gi, b has class "slow"`}},
+		"would fit":        {x: claim(class(noProvisioner, at), volume("a", "2Gi", "fast")), want: []string{"volume a would fit"}},
+		"nobody asked":     {x: claim(class("x", at)), want: []string{"provisioner x", "nobody has asked it for a volume"}},
+		"asked":            {x: claim(class("x", at), func(f *ClaimFacts) { f.Claim.Annotations = map[string]string{provisionedBy: "x"} }), want: []string{"it was asked for a volume and has not answered"}},
+		"refused":          {x: claim(class("x", at), func(f *ClaimFacts) { f.Events = []v1.Event{{Reason: "ProvisioningFailed", Message: "no room"}} }), want: []string{"status: no room"}},
+		"volume is gone":   {x: claim(func(f *ClaimFacts) { f.Claim.Spec.VolumeName = "pv" }), want: []string{"volume pv", "it does not exist"}},
 		"in use": {x: claim(user, func(f *ClaimFacts) {
 			f.Claim.DeletionTimestamp, f.Claim.Finalizers = new(before(time.Minute)), []string{"kubernetes.io/pvc-protection"}
 		}), want: []string{"Terminating", "the pods that use it are gone: u"}},

@@ -6,6 +6,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apiserver/pkg/admission"
 
+	"wherry.dev/internal/api/classes"
 	"wherry.dev/internal/api/validation"
 	"wherry.dev/internal/apiserver/registry"
 )
@@ -30,7 +31,7 @@ func (p *defaultIngressClass) Admit(ctx context.Context, a admission.Attributes,
 	if err != nil {
 		return admission.NewForbidden(a, err)
 	}
-	if class := newestDefault(list.Items, registry.IsDefaultIngressClass); class != nil {
+	if class, ok := classes.Newest(each(list.Items), classes.IsDefaultIngress); ok {
 		ingress.Spec.IngressClassName = new(class.Name)
 	}
 	return nil

@@ -1,14 +1,14 @@
 package admission
 
 import (
-	"cmp"
 	"context"
-	"time"
+	"iter"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apiserver/pkg/admission"
 
+	"wherry.dev/internal/api/classes"
 	"wherry.dev/internal/apiserver/registry"
 )
 
@@ -32,29 +32,19 @@ func (p *defaultStorageClass) Admit(ctx context.Context, a admission.Attributes,
 	if err != nil {
 		return admission.NewForbidden(a, err)
 	}
-	if class := newestDefault(list.Items, registry.IsDefaultClass); class != nil {
+	if class, ok := classes.Newest(each(list.Items), classes.IsDefaultStorage); ok {
 		claim.Spec.StorageClassName = new(class.Name)
 	}
 	return nil
 }
 
-// newestDefault returns the default class that was created last, or nil. Among classes created in
-// the same second, the first by name wins.
-func newestDefault[T any, PT interface {
-	*T
-	registry.Object
-}](classes []T, isDefault func(PT) bool) PT {
-	var found PT
-	for i := range classes {
-		c := PT(&classes[i])
-		if !isDefault(c) {
-			continue
-		}
-		if found == nil || cmp.Or(created(c).Compare(created(found)), cmp.Compare(found.GetName(), c.GetName())) > 0 {
-			found = c
+// each returns pointers to the items.
+func each[T any](items []T) iter.Seq[*T] {
+	return func(yield func(*T) bool) {
+		for i := range items {
+			if !yield(&items[i]) {
+				return
+			}
 		}
 	}
-	return found
 }
-
-func created(o registry.Object) time.Time { return o.GetCreationTimestamp().Time }

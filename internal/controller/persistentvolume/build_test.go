@@ -1,7 +1,6 @@
 package persistentvolume
 
 import (
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -132,14 +131,4 @@ func newClass(name, provisioner string, change ...func(*storagev1.StorageClass))
 
 func waits(c *storagev1.StorageClass) {
 	c.VolumeBindingMode = new(storagev1.VolumeBindingWaitForFirstConsumer)
-}
-
-func isStandard(c *storagev1.StorageClass) {
-	c.Annotations = map[string]string{"storageclass.kubernetes.io/is-default-class": "true"}
-}
-
-func madeAt(minute int) func(*storagev1.StorageClass) {
-	return func(c *storagev1.StorageClass) {
-		c.CreationTimestamp = metav1.NewTime(time.Date(2026, 1, 1, 0, minute, 0, 0, time.UTC))
-	}
 }

@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/component-helpers/storage/volume"
 )
@@ -169,27 +168,6 @@ func TestDriversThatHaveTakenOver(t *testing.T) {
 	other := newClaim("c", noted(volume.AnnStorageProvisioner, driver), noted(volume.AnnMigratedTo, "x"))
 	if got := annotated(other, ""); got == nil || got.Annotations[volume.AnnMigratedTo] != "" {
 		t.Errorf("%v", got)
-	}
-}
-
-func TestTheDefaultClass(t *testing.T) {
-	old := newClass("old", driver, isStandard, madeAt(1))
-	beta := newClass("beta", driver, madeAt(5), func(c *storagev1.StorageClass) {
-		c.Annotations = map[string]string{"storageclass.beta.kubernetes.io/is-default-class": "true"}
-	})
-	for want, classes := range map[string][]*storagev1.StorageClass{
-		"":     {newClass("x", driver)},
-		"old":  {old, newClass("newer", driver, madeAt(9))},
-		"beta": {old, beta},
-		"a":    {newClass("b", driver, isStandard, madeAt(7)), newClass("a", driver, isStandard, madeAt(7)), old},
-	} {
-		got := ""
-		if c := standard(classes); c != nil {
-			got = c.Name
-		}
-		if got != want {
-			t.Errorf("default %q, want %q", got, want)
-		}
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/component-helpers/storage/volume"
 
+	"wherry.dev/internal/api/classes"
 	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/controller"
 	"wherry.dev/internal/controller/claimusers"
@@ -90,11 +91,11 @@ func (c *Controller) claimFacts(claim *v1.PersistentVolumeClaim) (*claimFacts, e
 		return nil, err
 	}
 	if !volume.PersistentVolumeClaimHasClass(claim) {
-		classes, err := c.classLister.List(labels.Everything())
+		all, err := c.classLister.List(labels.Everything())
 		if err != nil {
 			return nil, err
 		}
-		f.standard = standard(classes)
+		f.standard, _ = classes.Newest(slices.Values(all), classes.IsDefaultStorage)
 	}
 	whose := []string{ofClaim(keyOf(claim))}
 	if f.late() {

@@ -127,27 +127,3 @@ func undeletable(pv *v1.PersistentVolume) string {
 	}
 	return `error getting deleter volume plugin for volume "` + pv.Name + `": no volume plugin matched`
 }
-
-// standard returns the default class: the newest of them, as admission does; nil if there is none.
-func standard(classes []*storagev1.StorageClass) *storagev1.StorageClass {
-	var out *storagev1.StorageClass
-	for _, c := range classes {
-		if isDefault(c) && (out == nil || newer(c, out)) {
-			out = c
-		}
-	}
-	return out
-}
-
-func newer(a, b *storagev1.StorageClass) bool {
-	if !a.CreationTimestamp.Equal(&b.CreationTimestamp) {
-		return b.CreationTimestamp.Before(&a.CreationTimestamp)
-	}
-	return a.Name < b.Name
-}
-
-// isDefault reports whether claims that name no class get this one. Either annotation says so, the old one too.
-func isDefault(c *storagev1.StorageClass) bool {
-	return c.Annotations["storageclass.kubernetes.io/is-default-class"] == "true" ||
-		c.Annotations["storageclass.beta.kubernetes.io/is-default-class"] == "true"
-}

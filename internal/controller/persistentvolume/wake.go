@@ -5,6 +5,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/component-helpers/storage/volume"
 
+	"wherry.dev/internal/api/classes"
 	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/controller/claimusers"
 )
@@ -64,7 +65,7 @@ func (c *Controller) classChanged(old, obj any) {
 		either = was
 	}
 	c.wakeClaims(ofClass(either.Name), nil)
-	if is != nil && isDefault(is) || was != nil && isDefault(was) {
+	if is != nil && classes.IsDefaultStorage(is) || was != nil && classes.IsDefaultStorage(was) {
 		c.wakeClaims(unclassed, nil)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"wherry.dev/internal/api/classes"
 	"wherry.dev/internal/apiserver/registry"
 )
 
@@ -72,7 +73,7 @@ var IngressClasses = registry.Table[*networkingv1.IngressClass]{
 	},
 	Cells: func(c *networkingv1.IngressClass, now time.Time) []any {
 		name, parameters := c.Name, none
-		if registry.IsDefaultIngressClass(c) {
+		if classes.IsDefaultIngress(c) {
 			name += " (default)"
 		}
 		if p := c.Spec.Parameters; p != nil {

@@ -9,6 +9,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"wherry.dev/internal/api/classes"
 	"wherry.dev/internal/apiserver/registry"
 )
 
@@ -36,7 +37,7 @@ var StorageClasses = registry.Table[*storagev1.StorageClass]{
 	},
 	Cells: func(c *storagev1.StorageClass, now time.Time) []any {
 		name := c.Name
-		if registry.IsDefaultClass(c) {
+		if classes.IsDefaultStorage(c) {
 			name += " (default)"
 		}
 		return []any{

@@ -1,0 +1,40 @@
+// Package classes says which class counts for those that name none, or when several could.
+package classes
+
+import (
+	"cmp"
+	"iter"
+
+	networkingv1 "k8s.io/api/networking/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// StorageDefault is the annotation that makes a storage class the default.
+const StorageDefault = "storageclass.kubernetes.io/is-default-class"
+
+// IsDefaultStorage reports whether claims that name no class get c. Administrators and charts set
+// either annotation, the old one too.
+func IsDefaultStorage(c *storagev1.StorageClass) bool {
+	return c.Annotations[StorageDefault] == "true" || c.Annotations["storageclass.beta.kubernetes.io/is-default-class"] == "true"
+}
+
+// IsDefaultIngress reports whether ingresses that name no class get c.
+func IsDefaultIngress(c *networkingv1.IngressClass) bool {
+	return c.Annotations[networkingv1.AnnotationIsDefaultIngressClass] == "true"
+}
+
+// Newest returns the class of those asked for that was created last, and whether there is one. Among classes created in
+// the same second, the first by name wins. It is what counts if several are the default, or mean the same.
+func Newest[C metav1.Object](all iter.Seq[C], among func(C) bool) (newest C, ok bool) {
+	for c := range all {
+		if among(c) && (!ok || cmp.Or(created(c, newest), cmp.Compare(newest.GetName(), c.GetName())) > 0) {
+			newest, ok = c, true
+		}
+	}
+	return newest, ok
+}
+
+func created(a, b metav1.Object) int {
+	return a.GetCreationTimestamp().Time.Compare(b.GetCreationTimestamp().Time)
+}
