@@ -41,6 +41,25 @@ func (s *server) keepClaims() {
 	})
 }
 
+// oneDevice makes two nodes, of which n2 has a device of the class.
+func (s *server) oneDevice(class *resourcev1.DeviceClass) {
+	s.t.Helper()
+	ctx, core, resources := s.t.Context(), s.admin.CoreV1(), s.admin.ResourceV1()
+	must := func(_ any, err error) {
+		s.t.Helper()
+		if err != nil {
+			s.t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"n1", "n2"} {
+		must(core.Nodes().Create(ctx, node(name, "4"), metav1.CreateOptions{}))
+	}
+	must(resources.DeviceClasses().Create(ctx, class, metav1.CreateOptions{}))
+	must(resources.ResourceSlices().Create(ctx, deviceSlice("n2", "gpu-0"), metav1.CreateOptions{}))
+	account := &v1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
+	must(core.ServiceAccounts("default").Create(ctx, account, metav1.CreateOptions{}))
+}
+
 // TestDevicesOnARealServer: a claim is made from a template, gets the only device, and is reserved for the pod, which
 // is bound. A second pod waits until the first one is gone, and then gets the device at once. Rights are real.
 func TestDevicesOnARealServer(t *testing.T) {
@@ -52,16 +71,7 @@ func TestDevicesOnARealServer(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, name := range []string{"n1", "n2"} {
-		_, err := core.Nodes().Create(ctx, node(name, "4"), metav1.CreateOptions{})
-		must(err)
-	}
-	_, err := resources.DeviceClasses().Create(ctx, deviceClass("gpu"), metav1.CreateOptions{})
-	must(err)
-	_, err = resources.ResourceSlices().Create(ctx, deviceSlice("n2", "gpu-0"), metav1.CreateOptions{})
-	must(err)
-	_, err = core.ServiceAccounts("default").Create(ctx, &v1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{})
-	must(err)
+	s.oneDevice(deviceClass("gpu"))
 	defer s.schedule()()
 	s.keepClaims()
 	newPod := func(name string) {
@@ -75,7 +85,7 @@ func TestDevicesOnARealServer(t *testing.T) {
 	newPod("p") // before its template: nothing polls
 	template := &resourcev1.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Name: "one"}}
 	template.Spec.Spec = deviceClaim("", "gpu", 1).Spec
-	_, err = resources.ResourceClaimTemplates("default").Create(ctx, template, metav1.CreateOptions{})
+	_, err := resources.ResourceClaimTemplates("default").Create(ctx, template, metav1.CreateOptions{})
 	must(err)
 	var first *v1.Pod
 	await(t, core.Pods("default"), "p", func(p *v1.Pod) bool { first = p; return p.Spec.NodeName == "n2" })

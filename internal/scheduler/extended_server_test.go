@@ -22,16 +22,7 @@ func TestExtendedResourcesOnARealServer(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, name := range []string{"n1", "n2"} {
-		_, err := core.Nodes().Create(ctx, node(name, "4"), metav1.CreateOptions{})
-		must(err)
-	}
-	_, err := resources.DeviceClasses().Create(ctx, standsFor(extendedGPU), metav1.CreateOptions{})
-	must(err)
-	_, err = resources.ResourceSlices().Create(ctx, deviceSlice("n2", "gpu-0"), metav1.CreateOptions{})
-	must(err)
-	_, err = core.ServiceAccounts("default").Create(ctx, &v1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{})
-	must(err)
+	s.oneDevice(standsFor(extendedGPU))
 	stop := s.schedule()
 	s.keepClaims()
 	newPod := func(name string) *v1.Pod {

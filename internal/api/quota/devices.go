@@ -9,8 +9,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"wherry.dev/internal/api/pods"
 )
 
 // Claims for devices use CLASS.deviceclass.resource.k8s.io/devices. If a class stands for an extended resource
@@ -91,7 +92,7 @@ func number(mode resourcev1.DeviceAllocationMode, count int64) int64 {
 // enough, as its namespace's users can let any number of claims look so: the pod's status names it, or, as long as that
 // names none, it is the first of them.
 func madeFor(c *resourcev1.ResourceClaim, d Devices) *corev1.Pod {
-	owner := looksMadeFor(c)
+	owner := pods.PodOfClaim(c)
 	if owner == nil {
 		return nil
 	}
@@ -106,7 +107,7 @@ func madeFor(c *resourcev1.ResourceClaim, d Devices) *corev1.Pod {
 		return pod
 	}
 	earlier := func(o *resourcev1.ResourceClaim) bool {
-		theirs := looksMadeFor(o)
+		theirs := pods.PodOfClaim(o)
 		return o.UID != c.UID && theirs != nil && theirs.UID == pod.UID &&
 			cmp.Or(o.CreationTimestamp.Compare(c.CreationTimestamp.Time), cmp.Compare(o.Name, c.Name)) < 0
 	}
@@ -118,24 +119,14 @@ func madeFor(c *resourcev1.ResourceClaim, d Devices) *corev1.Pod {
 
 // PodOf returns the name of the pod for which a claim may have been made, or "".
 func PodOf(c *resourcev1.ResourceClaim) string {
-	if owner := looksMadeFor(c); owner != nil {
+	if owner := pods.PodOfClaim(c); owner != nil {
 		return owner.Name
 	}
 	return ""
 }
 
-func looksMadeFor(c *resourcev1.ResourceClaim) *metav1.OwnerReference {
-	owner := metav1.GetControllerOfNoCopy(c)
-	if c.Annotations[resourcev1.ExtendedResourceClaimAnnotation] != "true" || owner == nil ||
-		owner.APIVersion != "v1" || owner.Kind != "Pod" {
-		return nil
-	}
-	return owner
-}
-
 // named reports whether a quota limits an extended resource, which pods use, and perhaps claims, too.
 func named(resource string) bool {
 	name, ok := strings.CutPrefix(resource, corev1.DefaultResourceRequestsPrefix)
-	return ok && (strings.HasPrefix(name, resourcev1.ResourceDeviceClassPrefix) ||
-		strings.Contains(name, "/") && !strings.Contains(name, corev1.ResourceDefaultNamespacePrefix))
+	return ok && pods.MayBeDevices(corev1.ResourceName(name))
 }

@@ -10,6 +10,8 @@ import (
 	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	resourcehelper "k8s.io/component-helpers/resource"
+
+	"wherry.dev/internal/api/pods"
 )
 
 // standardNames are the resources that need no prefix.
@@ -34,9 +36,7 @@ func hugePages(name corev1.ResourceName) bool {
 }
 
 // native reports whether a resource is Kubernetes' own, and not a device plugin's or the like.
-func native(name corev1.ResourceName) bool {
-	return !strings.Contains(string(name), "/") || strings.Contains(string(name), corev1.ResourceDefaultNamespacePrefix)
-}
+func native(name corev1.ResourceName) bool { return pods.NativeResource(name) }
 
 // IsExtendedResource reports whether a resource is a device plugin's or the like.
 func IsExtendedResource(name corev1.ResourceName) bool { return extended(name) }

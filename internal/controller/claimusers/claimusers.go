@@ -3,12 +3,11 @@
 package claimusers
 
 import (
-	"fmt"
-
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/cache"
 
 	"wherry.dev/internal/api/pods"
+	"wherry.dev/internal/controller"
 )
 
 // byClaim is the name of the index.
@@ -19,28 +18,12 @@ func AddIndex(informer cache.SharedIndexInformer) error {
 	if _, ok := informer.GetIndexer().GetIndexers()[byClaim]; ok {
 		return nil
 	}
-	return informer.AddIndexers(cache.Indexers{byClaim: func(item any) ([]string, error) {
-		p, ok := item.(*v1.Pod)
-		if !ok {
-			return nil, fmt.Errorf("unexpected %T", item)
-		}
-		return ClaimsOf(p), nil
-	}})
+	return informer.AddIndexers(cache.Indexers{byClaim: controller.IndexBy(ClaimsOf)})
 }
 
 // Of returns the pods that name the claim with the key, or for which one of that name is made.
 func Of(indexer cache.Indexer, key string) ([]*v1.Pod, error) {
-	items, err := indexer.ByIndex(byClaim, key)
-	if err != nil {
-		return nil, err
-	}
-	out := make([]*v1.Pod, 0, len(items))
-	for _, item := range items {
-		if p, ok := item.(*v1.Pod); ok {
-			out = append(out, p)
-		}
-	}
-	return out, nil
+	return controller.LookUp[*v1.Pod](indexer, byClaim, key)
 }
 
 // ClaimsOf returns the keys of the claims that a pod names, or that are made for it.

@@ -105,13 +105,13 @@ func (c *Controller) claimFacts(claim *v1.PersistentVolumeClaim) (*claimFacts, e
 	} else {
 		whose = append(whose, ofClass(class))
 	}
-	f.free, err = lookUp[*v1.PersistentVolume](c.volumeIndex, byClaim, whose...)
+	f.free, err = controller.LookUp[*v1.PersistentVolume](c.volumeIndex, byClaim, whose...)
 	return f, err
 }
 
 // holder returns a claim, other than one, that is bound to the volume; nil if there is none.
 func (c *Controller) holder(pv string, except types.UID) (*v1.PersistentVolumeClaim, error) {
-	claims, err := lookUp[*v1.PersistentVolumeClaim](c.claimIndex, byWant, ofVolume(pv))
+	claims, err := controller.LookUp[*v1.PersistentVolumeClaim](c.claimIndex, byWant, ofVolume(pv))
 	if err != nil {
 		return nil, err
 	}

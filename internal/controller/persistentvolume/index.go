@@ -1,8 +1,6 @@
 package persistentvolume
 
 import (
-	"fmt"
-
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
@@ -22,16 +20,6 @@ const unclassed = "unclassed"
 func ofClass(class string) string { return "class/" + class }
 func ofVolume(name string) string { return "volume/" + name }
 func ofClaim(key string) string   { return "claim/" + key }
-
-func index[T any](values func(T) []string) cache.IndexFunc {
-	return func(item any) ([]string, error) {
-		obj, ok := item.(T)
-		if !ok {
-			return nil, fmt.Errorf("unexpected %T", item)
-		}
-		return values(obj), nil
-	}
-}
 
 // wants returns what a claim waits for: volumes of its class, and a default class if it names none. A claim that names
 // a volume has only that, before it is bound and afterwards.
@@ -68,20 +56,3 @@ func offers(pv *v1.PersistentVolume) []string {
 func refKey(ref *v1.ObjectReference) string { return ref.Namespace + "/" + ref.Name }
 
 func keyOf(obj metav1.Object) string { return cache.MetaObjectToName(obj).String() }
-
-// lookUp returns the objects that an index has under the values.
-func lookUp[T any](indexer cache.Indexer, name string, values ...string) ([]T, error) {
-	var out []T
-	for _, value := range values {
-		items, err := indexer.ByIndex(name, value)
-		if err != nil {
-			return nil, err
-		}
-		for _, item := range items {
-			if obj, ok := item.(T); ok {
-				out = append(out, obj)
-			}
-		}
-	}
-	return out, nil
-}

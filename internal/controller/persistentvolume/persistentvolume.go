@@ -56,8 +56,8 @@ func New(client clientset.Interface, f informers.SharedInformerFactory) (*Contro
 	claims, volumes := f.Core().V1().PersistentVolumeClaims(), f.Core().V1().PersistentVolumes()
 	classes, pods := f.Storage().V1().StorageClasses(), f.Core().V1().Pods().Informer()
 	err := errors.Join(
-		claims.Informer().AddIndexers(cache.Indexers{byWant: index(wants)}),
-		volumes.Informer().AddIndexers(cache.Indexers{byClaim: index(offers)}), claimusers.AddIndex(pods),
+		claims.Informer().AddIndexers(cache.Indexers{byWant: controller.IndexBy(wants)}),
+		volumes.Informer().AddIndexers(cache.Indexers{byClaim: controller.IndexBy(offers)}), claimusers.AddIndex(pods),
 	)
 	if err != nil {
 		return nil, err

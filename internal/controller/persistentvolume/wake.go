@@ -7,6 +7,7 @@ import (
 
 	"wherry.dev/internal/api/classes"
 	"wherry.dev/internal/api/pods"
+	"wherry.dev/internal/controller"
 	"wherry.dev/internal/controller/claimusers"
 )
 
@@ -120,7 +121,7 @@ func (c *Controller) podLetsGo(old, obj any) {
 
 // wakeClaims wakes the claims that want something, if they are among those asked for.
 func (c *Controller) wakeClaims(want string, among func(*v1.PersistentVolumeClaim) bool) {
-	claims, err := lookUp[*v1.PersistentVolumeClaim](c.claimIndex, byWant, want)
+	claims, err := controller.LookUp[*v1.PersistentVolumeClaim](c.claimIndex, byWant, want)
 	if err != nil {
 		return // the index exists
 	}
@@ -133,7 +134,7 @@ func (c *Controller) wakeClaims(want string, among func(*v1.PersistentVolumeClai
 
 // wakeVolumes wakes the volumes that name a claim, if they are among those asked for.
 func (c *Controller) wakeVolumes(claim string, among func(*v1.PersistentVolume) bool) {
-	volumes, err := lookUp[*v1.PersistentVolume](c.volumeIndex, byClaim, ofClaim(claim))
+	volumes, err := controller.LookUp[*v1.PersistentVolume](c.volumeIndex, byClaim, ofClaim(claim))
 	if err != nil {
 		return // the index exists
 	}

@@ -9,7 +9,6 @@ package resourceclaim
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	v1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
@@ -54,7 +53,7 @@ func New(client clientset.Interface, f informers.SharedInformerFactory) (*Contro
 	pods, claims := f.Core().V1().Pods(), f.Resource().V1().ResourceClaims()
 	templates := f.Resource().V1().ResourceClaimTemplates()
 	err := errors.Join(claim.AddIndex(claims.Informer()), pods.Informer().AddIndexers(cache.Indexers{
-		byClaim: index(usedClaims), byTemplate: index(templatesOf),
+		byClaim: controller.IndexBy(usedClaims), byTemplate: controller.IndexBy(templatesOf),
 	}))
 	if err != nil {
 		return nil, err
@@ -85,17 +84,6 @@ func (c *Controller) Run(ctx context.Context) error {
 	go func() { ended <- c.claims.Run(ctx) }()
 	err := c.pods.Run(ctx)
 	return errors.Join(err, <-ended)
-}
-
-// index returns an index of pods.
-func index(keys func(*v1.Pod) []string) cache.IndexFunc {
-	return func(item any) ([]string, error) {
-		pod, ok := item.(*v1.Pod)
-		if !ok {
-			return nil, fmt.Errorf("unexpected %T", item)
-		}
-		return keys(pod), nil
-	}
 }
 
 // usedClaims returns the keys of the claims that a pod uses, as far as they have names.

@@ -198,17 +198,11 @@ func (o *objects) Claims(namespace string) []*resourcev1.ResourceClaim {
 	if i == nil {
 		return nil
 	}
-	items, err := i.GetIndexer().ByIndex(cache.NamespaceIndex, namespace)
+	claims, err := controller.LookUp[*resourcev1.ResourceClaim](i.GetIndexer(), cache.NamespaceIndex, namespace)
 	if err != nil {
 		return nil // an index in memory does not fail
 	}
-	var out []*resourcev1.ResourceClaim
-	for _, item := range items {
-		if claim, ok := item.(*resourcev1.ResourceClaim); ok {
-			out = append(out, claim)
-		}
-	}
-	return out
+	return claims
 }
 
 // known returns an object of a resource that is watched, or nil.

@@ -113,15 +113,11 @@ func wantsAppArmor(pod *v1.Pod) bool {
 	return false
 }
 
-// ofNode leaves of a pod's requests what the node itself has to give: not extended resources that are devices of a claim
-// (KEP-5004). The scheduler gives a pod either all of such a resource, or nothing.
-func ofNode(pod *v1.Pod, requests v1.ResourceList) v1.ResourceList {
-	if s := pod.Status.ExtendedResourceClaimStatus; s != nil {
-		for _, m := range s.RequestMappings {
-			delete(requests, v1.ResourceName(m.ResourceName))
-		}
-	}
-	return requests
+// requestsOf returns what a pod asks of the node itself.
+func requestsOf(pod *v1.Pod, o resourcehelper.PodResourcesOptions) v1.ResourceList {
+	all := resourcehelper.PodRequests(pod, o)
+	pods.DropDevices(pod, all)
+	return all
 }
 
 func admitResources(in AdmitInput) (string, string) {
@@ -131,10 +127,10 @@ func admitResources(in AdmitInput) (string, string) {
 			return outOf(v1.ResourcePods, 1, used, pods.Value())
 		}
 	}
-	requests := ofNode(in.Pod, resourcehelper.PodRequests(in.Pod, resourcehelper.PodResourcesOptions{}))
+	requests := requestsOf(in.Pod, resourcehelper.PodResourcesOptions{})
 	used := v1.ResourceList{}
 	for _, o := range in.Others {
-		add(used, ofNode(o, resourcehelper.PodRequests(o, resourcehelper.PodResourcesOptions{UseStatusResources: true})))
+		add(used, requestsOf(o, resourcehelper.PodResourcesOptions{UseStatusResources: true}))
 	}
 	for _, name := range ordered(requests) {
 		have, known := capacity[name]

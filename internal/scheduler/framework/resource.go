@@ -7,6 +7,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	v1helper "k8s.io/component-helpers/resource"
 	fwk "k8s.io/kube-scheduler/framework"
+
+	"wherry.dev/internal/api/pods"
 )
 
 // The requests that are assumed for containers without any when nodes are scored, so that pods that
@@ -111,10 +113,8 @@ func Requests(pod *v1.Pod) v1.ResourceList {
 // a claim (KEP-5004) are nothing that the node has given to it; upstream counts them nevertheless.
 func podResource(pod *v1.Pod) fwk.PodResource {
 	all := podResourceOf(pod)
-	if status := pod.Status.ExtendedResourceClaimStatus; status != nil && pod.Spec.NodeName != "" {
-		for _, m := range status.RequestMappings {
-			delete(all.Resource.GetScalarResources(), v1.ResourceName(m.ResourceName))
-		}
+	if pod.Spec.NodeName != "" {
+		pods.DropDevices(pod, all.Resource.GetScalarResources())
 	}
 	return all
 }

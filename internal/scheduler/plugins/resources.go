@@ -14,6 +14,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/utils/ptr"
 
+	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/scheduler/framework"
 	"wherry.dev/internal/scheduler/plugins/devices"
 )
@@ -41,7 +42,7 @@ func newNodeResourcesFit(_ context.Context, args *configv1.NodeResourcesFitArgs,
 		return nil, fmt.Errorf("scoringStrategy.%w", err)
 	}
 	for _, name := range slices.Concat(args.IgnoredResources) {
-		if !extended(v1.ResourceName(name)) {
+		if pods.NativeResource(v1.ResourceName(name)) {
 			return nil, fmt.Errorf("ignoredResources: Invalid value: %q: only extended resources can be ignored", name)
 		}
 	}
@@ -146,16 +147,11 @@ func insufficient(name v1.ResourceName) string { return "Insufficient " + string
 
 // ignores reports whether the profile leaves this resource to somebody else.
 func (f NodeResourcesFit) ignores(name v1.ResourceName) bool {
-	if f.ignored.Len()+f.ignoredGroups.Len() == 0 || !extended(name) {
+	if f.ignored.Len()+f.ignoredGroups.Len() == 0 || pods.NativeResource(name) {
 		return false
 	}
 	group, _, _ := strings.Cut(string(name), "/")
 	return f.ignored.Has(string(name)) || f.ignoredGroups.Has(group)
-}
-
-// extended reports whether a resource is not one of Kubernetes' own.
-func extended(name v1.ResourceName) bool {
-	return strings.Contains(string(name), "/") && !strings.Contains(string(name), v1.ResourceDefaultNamespacePrefix)
 }
 
 // EventsToRegister returns the events that free or add resources.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	v1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
@@ -26,19 +25,13 @@ type extended struct {
 	classes map[v1.ResourceName]string
 }
 
-// maybe reports whether a class could back a resource: whether it is not one of Kubernetes' own.
-func maybe(name v1.ResourceName) bool {
-	return strings.HasPrefix(string(name), resourcev1.ResourceDeviceClassPrefix) ||
-		strings.Contains(string(name), "/") && !strings.Contains(string(name), v1.ResourceDefaultNamespacePrefix)
-}
-
 // ExtendedResources returns the resources that containers of the pod ask for and that a class could back, in order.
 // Those of the pod's overhead are not among them, as there is no container to give the devices to.
 func ExtendedResources(pod *v1.Pod) []v1.ResourceName {
 	var out []v1.ResourceName
 	for _, c := range containers(pod) {
 		for name, q := range c.Resources.Requests {
-			if _, overhead := pod.Spec.Overhead[name]; maybe(name) && q.Sign() > 0 && !overhead && !slices.Contains(out, name) {
+			if _, overhead := pod.Spec.Overhead[name]; pods.MayBeDevices(name) && q.Sign() > 0 && !overhead && !slices.Contains(out, name) {
 				out = append(out, name)
 			}
 		}

@@ -1,13 +1,11 @@
 package devices
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -19,6 +17,8 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/utils/ptr"
 
+	apiclasses "wherry.dev/internal/api/classes"
+	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/scheduler/framework"
 )
 
@@ -55,10 +55,10 @@ func NewManager(f informers.SharedInformerFactory) (*Manager, error) {
 		cel:     cel.NewCache(expressions, cel.Features{EnableConsumableCapacity: true}),
 		classes: classes{api.DeviceClasses().Lister(), classInformer.GetIndexer()}, slices: api.ResourceSlices().Lister(),
 	}
-	if err := index(classInformer, byResource, resourcesOf); err != nil {
+	if err := framework.AddIndex(classInformer, byResource, resourcesOf); err != nil {
 		return nil, err
 	}
-	if err := index(claims, byPod, podOf); err != nil {
+	if err := framework.AddIndex(claims, byPod, podOf); err != nil {
 		return nil, err
 	}
 	changed := func(obj any) {
@@ -82,28 +82,12 @@ func NewManager(f informers.SharedInformerFactory) (*Manager, error) {
 	return m, err
 }
 
-// index adds an index, unless another scheduler with the same informers has.
-func index[T any](i cache.SharedIndexInformer, name string, keys func(T) []string) error {
-	if _, ok := i.GetIndexer().GetIndexers()[name]; ok {
-		return nil
-	}
-	return i.AddIndexers(cache.Indexers{name: func(item any) ([]string, error) {
-		obj, ok := item.(T)
-		if !ok {
-			return nil, fmt.Errorf("unexpected %T", item)
-		}
-		return keys(obj), nil
-	}})
-}
-
 // podOf returns the UID of the pod for which the scheduler has made a claim.
 func podOf(claim *resourcev1.ResourceClaim) []string {
-	owner := metav1.GetControllerOfNoCopy(claim)
-	if claim.Annotations[resourcev1.ExtendedResourceClaimAnnotation] != "true" || owner == nil ||
-		owner.APIVersion != "v1" || owner.Kind != "Pod" {
-		return nil
+	if owner := pods.PodOfClaim(claim); owner != nil {
+		return []string{string(owner.UID)}
 	}
-	return []string{string(owner.UID)}
+	return nil
 }
 
 // madeFor returns the claims that the scheduler has made for the pod, as far as anybody can tell: who may change claims
@@ -157,12 +141,8 @@ func (c classes) GetDeviceClass(name v1.ResourceName) *resourcev1.DeviceClass {
 			all = append(all, class)
 		}
 	}
-	if len(all) == 0 {
-		return nil
-	}
-	return slices.MinFunc(all, func(a, b *resourcev1.DeviceClass) int {
-		return cmp.Or(b.CreationTimestamp.Compare(a.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
-	})
+	newest, _ := apiclasses.Newest(slices.Values(all), func(*resourcev1.DeviceClass) bool { return true })
+	return newest
 }
 
 // DeviceClasses returns the classes.

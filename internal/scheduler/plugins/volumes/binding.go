@@ -92,7 +92,7 @@ func newBinding(args *configv1.VolumeBindingArgs, h fwk.Handle, all *reserved) (
 	}
 	f := h.SharedInformerFactory()
 	room := f.Storage().V1().CSIStorageCapacities().Informer()
-	if err := index(room, byClass, classOfRoom); err != nil {
+	if err := framework.AddIndex(room, byClass, classOfRoom); err != nil {
 		return nil, err
 	}
 	return &Binding{
@@ -105,7 +105,7 @@ func newBinding(args *configv1.VolumeBindingArgs, h fwk.Handle, all *reserved) (
 
 func newReserved(f informers.SharedInformerFactory) (*reserved, error) {
 	volumes, claims := f.Core().V1().PersistentVolumes().Informer(), f.Core().V1().PersistentVolumeClaims().Informer()
-	if err := errors.Join(index(volumes, byClass, freeForClass), index(volumes, byClaim, keptFor)); err != nil {
+	if err := errors.Join(framework.AddIndex(volumes, byClass, freeForClass), framework.AddIndex(volumes, byClaim, keptFor)); err != nil {
 		return nil, err
 	}
 	r := &reserved{
@@ -142,20 +142,6 @@ func (r *reserved) ringFor(informer cache.SharedIndexInformer) error {
 		AddFunc: ring, DeleteFunc: ring, UpdateFunc: func(old, obj any) { ring(old); ring(obj) },
 	})
 	return err
-}
-
-// index adds an index to an informer that has not been started, unless another profile's plugin has done so.
-func index[T any](informer cache.SharedIndexInformer, name string, values func(T) []string) error {
-	if informer.GetIndexer().GetIndexers()[name] != nil {
-		return nil
-	}
-	return informer.AddIndexers(cache.Indexers{name: func(obj any) ([]string, error) {
-		t, ok := obj.(T)
-		if !ok {
-			return nil, fmt.Errorf("index %s: got a %T", name, obj)
-		}
-		return values(t), nil
-	}})
 }
 
 // freeForClass returns the class of a volume that any claim of that class may have.

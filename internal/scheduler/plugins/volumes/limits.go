@@ -16,6 +16,8 @@ import (
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/utils/ptr"
+
+	"wherry.dev/internal/scheduler/framework"
 )
 
 // Limits is NodeVolumeLimits: it keeps CSI drivers from having to attach more volumes to a node than they can, and
@@ -39,7 +41,7 @@ var (
 func NewLimits(h fwk.Handle) (fwk.Plugin, error) {
 	f := h.SharedInformerFactory()
 	attachments := f.Storage().V1().VolumeAttachments().Informer()
-	if err := index(attachments, byNode,
+	if err := framework.AddIndex(attachments, byNode,
 		func(a *storagev1.VolumeAttachment) []string { return []string{a.Spec.NodeName} }); err != nil {
 		return nil, err
 	}
