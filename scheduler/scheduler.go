@@ -29,6 +29,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	cliflag "k8s.io/component-base/cli/flag"
 	leaderoptions "k8s.io/component-base/config/options"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
@@ -45,6 +46,7 @@ type schedulerOptions struct {
 	kubeconfig, master, file string
 	qps                      float32
 	burst                    int
+	gates                    map[string]bool
 	serving                  component.Serving
 }
 
@@ -99,6 +101,8 @@ one of them leads (--leader-elect). Health, metrics and profiles are served over
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of the API server")
 	f.StringVar(&o.master, "master", "", "address of the API server; overrides the kubeconfig's")
 	f.StringVar(&o.file, "config", "", "file with a KubeSchedulerConfiguration")
+	f.Var(cliflag.NewMapStringBool(&o.gates), "feature-gates",
+		"gates of features that are not final: GenericWorkload=true schedules pod groups; others have no effect")
 	f.Float32Var(&o.qps, "kube-api-qps", -1, "most requests per second that the scheduler sends; negative for no limit")
 	f.IntVar(&o.burst, "kube-api-burst", 100, "most requests that the scheduler sends at once, with --kube-api-qps")
 	leaderoptions.BindLeaderElectionFlags(&cfg.LeaderElection, f)
@@ -137,6 +141,13 @@ func (o *schedulerOptions) load(ctx context.Context, flags *pflag.FlagSet, cfg *
 			return err
 		}
 		*cfg = fromFile
+	}
+	for name, on := range o.gates {
+		if name == "GenericWorkload" {
+			cfg.PodGroups = on
+		} else {
+			klog.FromContext(ctx).Info("Feature gate has no effect", "flag", "--feature-gates", "gate", name)
+		}
 	}
 	if o.kubeconfig == "" {
 		o.kubeconfig = cfg.Kubeconfig

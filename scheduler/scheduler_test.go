@@ -1,0 +1,41 @@
+package scheduler
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	cliflag "k8s.io/component-base/cli/flag"
+
+	"wherry.dev/internal/scheduler"
+	"wherry.dev/test/panics"
+)
+
+func TestMain(m *testing.M) { os.Exit(panics.Watch(m).Run()) }
+
+// TestGates: the gate that an error asks for did not exist.
+func TestGates(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "config.yaml")
+	doc := "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
+	if err := os.WriteFile(file, []byte(doc), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		gates, file string
+		want        bool
+	}{
+		"on":                    {"GenericWorkload=true", "", true},
+		"on, with a file":       {"GenericWorkload=true", file, true},
+		"off":                   {"GenericWorkload=false", "", false},
+		"others have no effect": {"OpportunisticBatching=false,GenericWorkload=true", "", true},
+	} {
+		o, cfg := schedulerOptions{master: "http://localhost", file: tc.file}, scheduler.DefaultConfig()
+		flags := NewCommand().Flags()
+		err := errors.Join(cliflag.NewMapStringBool(&o.gates).Set(tc.gates), flags.Set("feature-gates", tc.gates),
+			o.load(t.Context(), flags, &cfg))
+		if err != nil || cfg.PodGroups != tc.want {
+			t.Errorf("%s: %t, %v", name, cfg.PodGroups, err)
+		}
+	}
+}
