@@ -28,13 +28,15 @@ func IsDefaultIngress(c *networkingv1.IngressClass) bool {
 // the same second, the first by name wins. It is what counts if several are the default, or mean the same.
 func Newest[C metav1.Object](all iter.Seq[C], among func(C) bool) (newest C, ok bool) {
 	for c := range all {
-		if among(c) && (!ok || cmp.Or(created(c, newest), cmp.Compare(newest.GetName(), c.GetName())) > 0) {
+		if among(c) && (!ok || before(newest, c)) {
 			newest, ok = c, true
 		}
 	}
 	return newest, ok
 }
 
-func created(a, b metav1.Object) int {
-	return a.GetCreationTimestamp().Time.Compare(b.GetCreationTimestamp().Time)
+// before reports whether class a has to stand back behind b.
+func before(a, b metav1.Object) bool {
+	at := b.GetCreationTimestamp()
+	return cmp.Or(at.Compare(a.GetCreationTimestamp().Time), cmp.Compare(a.GetName(), b.GetName())) > 0
 }
