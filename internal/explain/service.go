@@ -172,7 +172,7 @@ func (e *serving) terminating(selector labels.Selector) {
 		return
 	}
 	if len(e.selected.available)+len(e.selected.unready) > 0 {
-		e.note("%s ending, and gets no new connections while others are ready", named(ending))
+		e.note("pods that are ending get no new connections while others are ready: %s", names(ending))
 		return
 	}
 	said := "all of its pods are being deleted: " + names(ending)
