@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/diff"
+	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
@@ -65,6 +66,23 @@ func (p *problems) claimSpec(at path, spec *corev1.PersistentVolumeClaimSpec) {
 	}
 	if d := spec.DataSourceRef; d != nil {
 		p.dataSource(at.Child("dataSourceRef"), d.APIGroup, d.Kind, d.Name)
+		p.dataSources(at, spec)
+	}
+}
+
+// dataSources checks a claim that has dataSourceRef: dataSource, if it has that, too, says the same.
+func (p *problems) dataSources(at path, spec *corev1.PersistentVolumeClaimSpec) {
+	d, ref := spec.DataSource, spec.DataSourceRef
+	elsewhere := ref.Namespace != nil && *ref.Namespace != ""
+	if elsewhere {
+		matches(p, at.Child("dataSourceRef", "namespace"), *ref.Namespace, utilvalidation.IsDNS1123Label(*ref.Namespace))
+	}
+	switch {
+	case d == nil:
+	case elsewhere:
+		p.invalid(at, at.Child("dataSource").String(), "may not be specified when dataSourceRef.namespace is specified")
+	case d.Kind != ref.Kind || d.Name != ref.Name || !reflect.DeepEqual(d.APIGroup, ref.APIGroup):
+		p.invalid(at, at.Child("dataSource").String(), "must match dataSourceRef")
 	}
 }
 
@@ -111,7 +129,29 @@ func PersistentVolumeClaimUpdate(c, old *corev1.PersistentVolumeClaim) field.Err
 	if has := old.Status.Capacity[corev1.ResourceStorage]; size.Cmp(before) < 0 && size.Cmp(has) <= 0 {
 		p.forbidden(at.Child("resources", "requests", "storage"), "field can not be less than status.capacity")
 	}
+	if !apiequality.Semantic.DeepEqual(c.Spec.VolumeMode, old.Spec.VolumeMode) {
+		p.invalid(field.NewPath("volumeMode"), c.Spec.VolumeMode, isImmutable)
+	}
+	p.attributesClassStays(at.Child("volumeAttributesClassName"), c, old)
 	return p.list
+}
+
+// attributesClassStays checks that a claim whose volume has got a class of attributes keeps some.
+func (p *problems) attributesClassStays(at path, c, old *corev1.PersistentVolumeClaim) {
+	class := c.Spec.VolumeAttributesClassName
+	switch {
+	case old.Status.CurrentVolumeAttributesClassName == nil, apiequality.Semantic.DeepEqual(class, old.Spec.VolumeAttributesClassName):
+	case class == nil:
+		p.forbidden(at, "update to nil is forbidden when status.currentVolumeAttributesClassName is not nil")
+	case *class == "":
+		p.forbidden(at, "update to empty string is forbidden when status.currentVolumeAttributesClassName is not nil")
+	}
+}
+
+var claimResizeStatuses = []corev1.ClaimResourceStatus{
+	corev1.PersistentVolumeClaimControllerResizeInProgress, corev1.PersistentVolumeClaimControllerResizeInfeasible,
+	corev1.PersistentVolumeClaimNodeResizePending, corev1.PersistentVolumeClaimNodeResizeInProgress,
+	corev1.PersistentVolumeClaimNodeResizeInfeasible,
 }
 
 // PersistentVolumeClaimStatus checks a claim's status.
@@ -124,7 +164,24 @@ func PersistentVolumeClaimStatus(c, _ *corev1.PersistentVolumeClaim) field.Error
 	for name, q := range c.Status.Capacity {
 		p.quantityNotNegative(at.Child("capacity").Key(string(name)), q)
 	}
+	for name, status := range c.Status.AllocatedResourceStatuses {
+		p.claimResource(at.Child("allocatedResourceStatuses"), name)
+		oneOf(p, at.Child("allocatedResourceStatuses"), status, claimResizeStatuses...)
+	}
+	for name, q := range c.Status.AllocatedResources {
+		p.claimResource(at.Child("allocatedResources"), name)
+		p.quantityNotNegative(at.Child("allocatedResources").Key(string(name)), q)
+	}
 	return p.list
+}
+
+// claimResource checks the name of a resource that a claim has: storage, or one of somebody else's.
+func (p *problems) claimResource(at path, name corev1.ResourceName) {
+	if wrong := utilvalidation.IsQualifiedName(string(name)); len(wrong) > 0 {
+		matches(p, at, string(name), wrong)
+	} else if native(name) {
+		oneOf(p, at, name, corev1.ResourceStorage)
+	}
 }
 
 // PersistentVolume checks a new volume.
@@ -147,7 +204,36 @@ func PersistentVolume(v *corev1.PersistentVolume) field.ErrorList {
 		p.nodeSelector(at.Child("nodeAffinity", "required"), a.Required)
 	}
 	p.persistentSource(at, &v.Spec)
+	if class := v.Spec.VolumeAttributesClassName; class != nil {
+		p.volumeAttributesClass(at, *class, &v.Spec)
+	}
+	p.mountOptionsAnnotation(v)
 	return p.list
+}
+
+func (p *problems) volumeAttributesClass(at path, class string, spec *corev1.PersistentVolumeSpec) {
+	if class == "" {
+		p.required(at.Child("volumeAttributesClassName"), "an empty string is disallowed")
+	} else {
+		p.subdomain(at.Child("volumeAttributesClassName"), class)
+	}
+	if spec.CSI == nil {
+		p.required(at.Child("csi"), "has to be specified when using volumeAttributesClassName")
+	}
+}
+
+// mountOptionsAnnotation checks the annotation that was there before spec.mountOptions. Volumes that came later
+// never had it.
+func (p *problems) mountOptionsAnnotation(v *corev1.PersistentVolume) {
+	if _, ok := v.Annotations[corev1.MountOptionAnnotation]; !ok {
+		return
+	}
+	s := &v.Spec
+	if s.HostPath != nil || s.Local != nil || s.CSI != nil || s.FC != nil || s.FlexVolume != nil || s.Flocker != nil ||
+		s.PortworxVolume != nil || s.ScaleIO != nil || s.StorageOS != nil {
+		p.forbidden(field.NewPath("metadata", "annotations", corev1.MountOptionAnnotation),
+			"may not specify mount options for this volume type")
+	}
 }
 
 func (p *problems) volumeModes(at path, modes []corev1.PersistentVolumeAccessMode) {
@@ -203,6 +289,20 @@ func (p *problems) persistentSource(at path, spec *corev1.PersistentVolumeSpec) 
 	case spec.CSI != nil:
 		p.csiDriver(at.Child("csi", "driver"), spec.CSI.Driver)
 		p.present(at.Child("csi", "volumeHandle"), spec.CSI.VolumeHandle)
+		p.secret(at.Child("csi", "controllerPublishSecretRef"), spec.CSI.ControllerPublishSecretRef)
+		p.secret(at.Child("csi", "controllerExpandSecretRef"), spec.CSI.ControllerExpandSecretRef)
+		p.secret(at.Child("csi", "nodePublishSecretRef"), spec.CSI.NodePublishSecretRef)
+		p.secret(at.Child("csi", "nodeExpandSecretRef"), spec.CSI.NodeExpandSecretRef)
+	case spec.FC != nil:
+		p.fibreChannel(at.Child("fc"), spec.FC)
+	}
+}
+
+// secret checks a reference to a secret in any namespace.
+func (p *problems) secret(at path, ref *corev1.SecretReference) {
+	if ref != nil {
+		p.present(at.Child("name"), ref.Name)
+		p.present(at.Child("namespace"), ref.Namespace)
 	}
 }
 
@@ -210,12 +310,57 @@ func (p *problems) persistentSource(at path, spec *corev1.PersistentVolumeSpec) 
 func PersistentVolumeUpdate(v, old *corev1.PersistentVolume) field.ErrorList {
 	list := PersistentVolume(v)
 	p := &problems{list: list}
-	if !apiequality.Semantic.DeepEqual(v.Spec.PersistentVolumeSource, old.Spec.PersistentVolumeSource) {
+	is, was := v.Spec.PersistentVolumeSource, old.Spec.PersistentVolumeSource
+	if was.CSI != nil && was.CSI.ControllerExpandSecretRef == nil && is.CSI != nil && is.CSI.ControllerExpandSecretRef != nil {
+		is = *is.DeepCopy() // may be given later
+		is.CSI.ControllerExpandSecretRef = nil
+	}
+	if !apiequality.Semantic.DeepEqual(is, was) {
 		p.forbidden(field.NewPath("spec", "persistentvolumesource"), "spec.persistentvolumesource is immutable after creation\n%v",
-			diff.Diff(old.Spec.PersistentVolumeSource, v.Spec.PersistentVolumeSource))
+			diff.Diff(was, is))
 	}
 	if !apiequality.Semantic.DeepEqual(v.Spec.VolumeMode, old.Spec.VolumeMode) {
 		p.invalid(field.NewPath("volumeMode"), v.Spec.VolumeMode, isImmutable)
+	}
+	if old.Spec.NodeAffinity != nil && !sameNodes(v.Spec.NodeAffinity, old.Spec.NodeAffinity) {
+		p.invalid(field.NewPath("nodeAffinity"), v.Spec.NodeAffinity, isImmutable+", except for updating from beta label to GA")
+	}
+	if old.Spec.VolumeAttributesClassName != nil && v.Spec.VolumeAttributesClassName == nil {
+		p.forbidden(field.NewPath("spec", "volumeAttributesClassName"), "update from non-nil value to nil is forbidden")
+	}
+	return p.list
+}
+
+// successors maps labels of nodes that are deprecated to those that took their places.
+var successors = map[string]string{
+	corev1.LabelFailureDomainBetaZone:   corev1.LabelTopologyZone,
+	corev1.LabelFailureDomainBetaRegion: corev1.LabelTopologyRegion,
+	corev1.LabelInstanceType:            corev1.LabelInstanceTypeStable,
+	"beta.kubernetes.io/arch":           corev1.LabelArchStable,
+	"beta.kubernetes.io/os":             corev1.LabelOSStable,
+}
+
+// sameNodes reports whether a volume's affinity is as it was, but for labels whose successors it has now.
+func sameNodes(is, was *corev1.VolumeNodeAffinity) bool {
+	if is != nil && is.Required != nil && was.Required != nil {
+		was = was.DeepCopy()
+		for i := range min(len(is.Required.NodeSelectorTerms), len(was.Required.NodeSelectorTerms)) {
+			now, old := is.Required.NodeSelectorTerms[i].MatchExpressions, was.Required.NodeSelectorTerms[i].MatchExpressions
+			for j := range min(len(now), len(old)) {
+				if successors[old[j].Key] == now[j].Key {
+					old[j].Key = now[j].Key
+				}
+			}
+		}
+	}
+	return apiequality.Semantic.DeepEqual(is, was)
+}
+
+// PersistentVolumeStatus checks a volume's status.
+func PersistentVolumeStatus(v, _ *corev1.PersistentVolume) field.ErrorList {
+	p := &problems{}
+	if v.ResourceVersion == "" {
+		p.required(field.NewPath("resourceVersion"), "")
 	}
 	return p.list
 }

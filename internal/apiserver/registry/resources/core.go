@@ -5,7 +5,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	"k8s.io/apiserver/pkg/registry/rest"
@@ -218,76 +217,6 @@ func limitRanges() registry.Row[*corev1.LimitRange] {
 		Strategy: registry.Strategy[*corev1.LimitRange]{
 			Validate:       onCreate(validation.LimitRange),
 			ValidateUpdate: always(validation.LimitRange),
-		},
-	}
-}
-
-func persistentVolumes() registry.Row[*corev1.PersistentVolume] {
-	return registry.Row[*corev1.PersistentVolume]{
-		Resource:   gvr(corev1.SchemeGroupVersion, "persistentvolumes"),
-		Kind:       "PersistentVolume",
-		Singular:   "persistentvolume",
-		ShortNames: []string{"pv"},
-		New:        func() *corev1.PersistentVolume { return &corev1.PersistentVolume{} },
-		NewList:    list[corev1.PersistentVolumeList](),
-		Table:      printers.PersistentVolumes,
-		CheckName:  apivalidation.NameIsDNSSubdomain,
-		Strategy: registry.Strategy[*corev1.PersistentVolume]{
-			Create: func(_ context.Context, v *corev1.PersistentVolume) {
-				v.Status = corev1.PersistentVolumeStatus{Phase: corev1.VolumePending, LastPhaseTransitionTime: new(metav1.Now())}
-			},
-			Update:         func(_ context.Context, v, old *corev1.PersistentVolume) { v.Status = old.Status },
-			Validate:       onCreate(validation.PersistentVolume),
-			ValidateUpdate: onUpdate(validation.PersistentVolumeUpdate),
-			Reset:          []string{"status"},
-		},
-		Status: &registry.Strategy[*corev1.PersistentVolume]{
-			Update: func(_ context.Context, v, old *corev1.PersistentVolume) {
-				v.Spec = old.Spec
-				noteTransition(&v.Status, &old.Status)
-			},
-			Reset: []string{"spec"},
-		},
-		Fields:      func(v *corev1.PersistentVolume) fields.Set { return fields.Set{"name": v.Name} },
-		FieldLabels: []string{"name"},
-	}
-}
-
-// noteTransition writes when a volume got its phase, unless whoever writes the phase says it.
-func noteTransition(now, was *corev1.PersistentVolumeStatus) {
-	said := now.LastPhaseTransitionTime
-	switch {
-	case now.Phase == was.Phase && said == nil:
-		now.LastPhaseTransitionTime = was.LastPhaseTransitionTime
-	case now.Phase != was.Phase && (said == nil || said.Equal(was.LastPhaseTransitionTime)):
-		now.LastPhaseTransitionTime = new(metav1.Now())
-	}
-}
-
-func persistentVolumeClaims() registry.Row[*corev1.PersistentVolumeClaim] {
-	return registry.Row[*corev1.PersistentVolumeClaim]{
-		Resource:   gvr(corev1.SchemeGroupVersion, "persistentvolumeclaims"),
-		Kind:       "PersistentVolumeClaim",
-		Singular:   "persistentvolumeclaim",
-		ShortNames: []string{"pvc"},
-		Namespaced: true,
-		New:        func() *corev1.PersistentVolumeClaim { return &corev1.PersistentVolumeClaim{} },
-		NewList:    list[corev1.PersistentVolumeClaimList](),
-		Table:      printers.PersistentVolumeClaims,
-		CheckName:  apivalidation.NameIsDNSSubdomain,
-		Strategy: registry.Strategy[*corev1.PersistentVolumeClaim]{
-			Create: func(_ context.Context, c *corev1.PersistentVolumeClaim) {
-				c.Status = corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimPending}
-			},
-			Update:         func(_ context.Context, c, old *corev1.PersistentVolumeClaim) { c.Status = old.Status },
-			Validate:       onCreate(validation.PersistentVolumeClaim),
-			ValidateUpdate: onUpdate(validation.PersistentVolumeClaimUpdate),
-			Reset:          []string{"status"},
-		},
-		Status: &registry.Strategy[*corev1.PersistentVolumeClaim]{
-			Update:         func(_ context.Context, c, old *corev1.PersistentVolumeClaim) { c.Spec = old.Spec },
-			ValidateUpdate: onUpdate(validation.PersistentVolumeClaimStatus),
-			Reset:          []string{"spec"},
 		},
 	}
 }

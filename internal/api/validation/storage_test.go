@@ -1,0 +1,109 @@
+package validation
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+func TestVolumesStayWhatTheyAre(t *testing.T) {
+	zone := func(key string) *corev1.VolumeNodeAffinity {
+		return &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+			MatchExpressions: []corev1.NodeSelectorRequirement{{Key: key, Operator: corev1.NodeSelectorOpIn, Values: []string{"a"}}},
+		}}}}
+	}
+	volume := func(change func(*corev1.PersistentVolume)) *corev1.PersistentVolume {
+		v := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "v"}, Spec: corev1.PersistentVolumeSpec{
+			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			Capacity:    corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
+			PersistentVolumeSource: corev1.PersistentVolumeSource{
+				CSI: &corev1.CSIPersistentVolumeSource{Driver: "csi.example.com", VolumeHandle: "h"},
+			},
+		}}
+		change(v)
+		return v
+	}
+	affinity := func(a *corev1.VolumeNodeAffinity) func(*corev1.PersistentVolume) {
+		return func(v *corev1.PersistentVolume) { v.Spec.NodeAffinity = a }
+	}
+	plain := func(*corev1.PersistentVolume) {}
+	class := func(name string) func(*corev1.PersistentVolume) {
+		return func(v *corev1.PersistentVolume) { v.Spec.VolumeAttributesClassName = &name }
+	}
+	expand := func(name string) func(*corev1.PersistentVolume) {
+		return func(v *corev1.PersistentVolume) {
+			v.Spec.CSI.ControllerExpandSecretRef = &corev1.SecretReference{Name: name, Namespace: "n"}
+		}
+	}
+	for _, c := range []struct {
+		name    string
+		was, is func(*corev1.PersistentVolume)
+		want    []string
+	}{
+		{"nothing", plain, plain, nil},
+		{"nodes are given later", plain, affinity(zone(corev1.LabelTopologyZone)), nil},
+		{"a label's successor", affinity(zone(corev1.LabelFailureDomainBetaZone)), affinity(zone(corev1.LabelTopologyZone)), nil},
+		{"other nodes", affinity(zone(corev1.LabelTopologyZone)), affinity(zone(corev1.LabelTopologyRegion)),
+			[]string{"nodeAffinity: Invalid value"}},
+		{"a label's predecessor", affinity(zone(corev1.LabelTopologyZone)), affinity(zone(corev1.LabelFailureDomainBetaZone)),
+			[]string{"nodeAffinity: Invalid value"}},
+		{"no nodes any more", affinity(zone(corev1.LabelTopologyZone)), plain, []string{"nodeAffinity: Invalid value"}},
+		{"a secret is given later", plain, expand("s"), nil},
+		{"another secret", expand("s"), expand("t"), []string{"spec.persistentvolumesource: Forbidden: spec.persistentvolumesource is immutable after creation"}},
+		{"another class of attributes", class("slow"), class("fast"), nil},
+		{"no class of attributes any more", class("slow"), plain,
+			[]string{"spec.volumeAttributesClassName: Forbidden: update from non-nil value to nil is forbidden"}},
+		{"an empty class of attributes", plain, class(""),
+			[]string{"spec.volumeAttributesClassName: Required value: an empty string is disallowed"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			check(t, PersistentVolumeUpdate(volume(c.is), volume(c.was)), c.want...)
+		})
+	}
+}
+
+func TestSourcesOfClaimsAgree(t *testing.T) {
+	group := "snapshot.storage.k8s.io"
+	for _, c := range []struct {
+		name string
+		d    *corev1.TypedLocalObjectReference
+		ref  *corev1.TypedObjectReference
+		want []string
+	}{
+		{"the same", &corev1.TypedLocalObjectReference{APIGroup: &group, Kind: "VolumeSnapshot", Name: "s"},
+			&corev1.TypedObjectReference{APIGroup: &group, Kind: "VolumeSnapshot", Name: "s"}, nil},
+		{"another name", &corev1.TypedLocalObjectReference{Kind: "PersistentVolumeClaim", Name: "s"},
+			&corev1.TypedObjectReference{Kind: "PersistentVolumeClaim", Name: "t"}, []string{"spec: Invalid value: \"spec.dataSource\": must match dataSourceRef"}},
+		{"elsewhere", &corev1.TypedLocalObjectReference{Kind: "PersistentVolumeClaim", Name: "s"},
+			&corev1.TypedObjectReference{Kind: "PersistentVolumeClaim", Name: "s", Namespace: new("other")},
+			[]string{"spec: Invalid value: \"spec.dataSource\": may not be specified when dataSourceRef.namespace is specified"}},
+		{"nowhere", nil, &corev1.TypedObjectReference{Kind: "PersistentVolumeClaim", Name: "s", Namespace: new("Other")},
+			[]string{"spec.dataSourceRef.namespace: Invalid value"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			claim := &corev1.PersistentVolumeClaim{Spec: corev1.PersistentVolumeClaimSpec{
+				AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+				Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
+				DataSource:  c.d, DataSourceRef: c.ref,
+			}}
+			check(t, PersistentVolumeClaim(claim), c.want...)
+		})
+	}
+}
+
+func TestStatusOfAClaimThatGrows(t *testing.T) {
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "1"}, Status: corev1.PersistentVolumeClaimStatus{
+		AllocatedResources: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("2Gi"), "example.com/tapes": resource.MustParse("2")},
+		AllocatedResourceStatuses: map[corev1.ResourceName]corev1.ClaimResourceStatus{
+			corev1.ResourceStorage: corev1.PersistentVolumeClaimNodeResizePending,
+		},
+	}}
+	check(t, PersistentVolumeClaimStatus(claim, claim))
+	claim.Status.AllocatedResources = corev1.ResourceList{"cpu": resource.MustParse("-1")}
+	claim.Status.AllocatedResourceStatuses[corev1.ResourceStorage] = "Growing"
+	check(t, PersistentVolumeClaimStatus(claim, claim),
+		`status.allocatedResources: Unsupported value: "cpu"`, "status.allocatedResources[cpu]: Invalid value",
+		`status.allocatedResourceStatuses: Unsupported value: "Growing"`)
+}
