@@ -383,6 +383,35 @@ func TestManyFailedDaemonsAreReplacedEverMoreSeldom(t *testing.T) {
 	})
 }
 
+// Who makes a revision for a set, as upstream's conformance test does, finds it and the one that was there until the
+// set has a reason to look at them.
+func TestARevisionThatASetWasGivenStaysForAMoment(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newHostileAPI(1)
+		defer serve(t, a)()
+		a.add("nodes", &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}})
+		a.add("daemonsets", newDaemon(newHostileAPI(1).rand))
+		time.Sleep(time.Minute)
+		its := a.all("controllerrevisions")
+		if len(its) != 1 {
+			t.Fatalf("%d revisions before", len(its))
+		}
+		given := its[0].(*appsv1.ControllerRevision).DeepCopy()
+		given.ObjectMeta = metav1.ObjectMeta{Name: "given", Namespace: given.Namespace, Labels: given.Labels, OwnerReferences: given.OwnerReferences}
+		given.Revision++
+		a.add("controllerrevisions", given)
+		time.Sleep(time.Minute)
+		if n := len(a.all("controllerrevisions")); n != 2 {
+			t.Errorf("%d revisions after a second one was given", n)
+		}
+		a.add("nodes", &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "m"}})
+		time.Sleep(time.Minute)
+		if its := a.all("controllerrevisions"); len(its) != 1 || its[0].GetName() != "given" {
+			t.Errorf("%d revisions of the same template once the set was looked at, the first is %s", len(its), its[0].GetName())
+		}
+	})
+}
+
 // When all pods of a large job fail at once, the job fails, or each is replaced once after a while,
 // and each is counted.
 func TestManyFailedPodsOfAJobAreCountedOnce(t *testing.T) {

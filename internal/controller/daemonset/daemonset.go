@@ -85,9 +85,24 @@ func New(client clientset.Interface, f informers.SharedInformerFactory) (*Contro
 	return c, errors.Join(
 		c.loop.Watch(sets.Informer(), c.loop.AddObject),
 		c.loop.Watch(pods, ofPods.Changed),
-		c.loop.Watch(revisions, ofRevisions.Changed),
+		c.loop.Watch(revisions, func(old, obj any) {
+			if old != nil || c.mayDepend(obj) {
+				ofRevisions.Changed(old, obj)
+			}
+		}),
 		c.loop.Watch(nodes.Informer(), c.nodeChanged),
 	)
+}
+
+// mayDepend reports whether a set may depend on a new revision. One that has a set already changes nothing for it,
+// unless the set waits for it: its own come with a reconciliation, and those of others are looked at in the next one.
+func (c *Controller) mayDepend(obj any) bool {
+	rev, ok := obj.(*appsv1.ControllerRevision)
+	if !ok {
+		return true
+	}
+	ref := claim.ControllerOf(rev, kind)
+	return ref == nil || c.revisions.Writes.Waits(rev.Namespace+"/"+ref.Name)
 }
 
 // Run keeps sets until ctx ends.

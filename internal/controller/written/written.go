@@ -107,6 +107,13 @@ func (l *Log) Caught(owner string) bool {
 	return true
 }
 
+// Waits reports whether something was written for the owner that has not been found in the store yet.
+func (l *Log) Waits(owner string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.owners[owner] != nil
+}
+
 // seen reports whether the store knows of an effect.
 func (l *Log) seen(e effect) bool {
 	item, exists, err := l.store.GetByKey(e.key)
