@@ -116,7 +116,33 @@ func (p *planner) finish() {
 		p.wait("waits for operations in flight")
 		return
 	}
+	if until := p.vanished(); until.After(p.now) {
+		p.wait("waits for the API server to remove the pod")
+		p.recheck(until)
+		return
+	}
 	p.try(Op{Kind: Forget})
+}
+
+// Vanishing reports whether the API server is about to remove the object of a deleted pod by itself: the pod gets no
+// time to end, because it had ended before or is to be gone at once, and no finalizer holds it.
+func Vanishing(pod *v1.Pod) bool {
+	grace := pod.DeletionGracePeriodSeconds
+	return pod.DeletionTimestamp != nil && grace != nil && *grace == 0 && len(pod.Finalizers) == 0
+}
+
+// vanishPatience is how long a pod's end waits for that. Deletion and removal are two writes, between which an API
+// server can die: then the object is ours to remove. Times of objects have full seconds.
+const vanishPatience = 2 * time.Second
+
+// vanished returns when the object of a vanishing pod must be gone; no time if nobody else removes it, or if the
+// server's clock is ahead.
+func (p *planner) vanished() time.Time {
+	pod := p.in.Pod
+	if p.in.Absent || p.in.Record.Static || !Vanishing(pod) || pod.DeletionTimestamp.After(p.now) {
+		return time.Time{}
+	}
+	return pod.DeletionTimestamp.Add(vanishPatience)
 }
 
 // madePatience is how long the end of a pod waits for a sandbox or a container that is still being

@@ -116,6 +116,24 @@ func TestShorterGraceLeavesAHookItsTime(t *testing.T) {
 	wantOps(t, "no grace", plan, PreStopKey("1"), StopKey("1"))
 }
 
+// The API server removes a pod that had ended before it was deleted by itself, a moment later. A status and a deletion
+// that the kubelet sent meanwhile found nothing.
+func TestWhatTheAPIServerRemovesIsNotDeletedAgain(t *testing.T) {
+	in := lifeOf(v1.RestartPolicyNever, deletedNow)
+	*in.Pod.DeletionGracePeriodSeconds, in.Sandboxes = 0, nil
+	plan := Next(in, noon.Add(time.Second))
+	wantOps(t, "it is about to go", plan)
+	if !plan.RecheckAt.Equal(noon.Add(2 * time.Second)) {
+		t.Errorf("looks again at %v", plan.RecheckAt)
+	}
+	wantOps(t, "the API server died in between", Next(in, noon.Add(2*time.Second)), "forget")
+	wantOps(t, "the server's clock is ahead", Next(in, noon.Add(-time.Minute)), "forget")
+	in.Pod.Finalizers = []string{"example.com/held"}
+	wantOps(t, "a finalizer holds it", Next(in, noon.Add(time.Second)), "forget")
+	in.Pod.Finalizers, in.Absent = nil, true
+	wantOps(t, "it has gone", Next(in, noon.Add(time.Second)), "forget")
+}
+
 // The hook of a container whose probe failed has the probe's grace period, even though the probe's
 // result is forgotten meanwhile.
 func TestHookAfterAFailedProbe(t *testing.T) {
