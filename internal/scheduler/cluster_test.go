@@ -2,6 +2,7 @@ package scheduler_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -559,6 +560,42 @@ func TestAPodThatIsNotBoundYetIsPreemptedInMemory(t *testing.T) {
 		}
 		if w := g.h.GetWaitingPod("high"); w == nil {
 			t.Error("the one with the higher priority did not get the place")
+		}
+	})
+}
+
+// undecided cannot say whether room can be made, until it is asked for the third time.
+type undecided struct{ asked int }
+
+func (*undecided) Name() string { return "Undecided" }
+
+func (u *undecided) PostFilter(context.Context, fwk.CycleState, *v1.Pod, fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
+	if u.asked++; u.asked < 3 {
+		return nil, fwk.AsStatus(errors.New("the oracle is silent"))
+	}
+	return nil, fwk.NewStatus(fwk.Unschedulable, "no room")
+}
+
+// TestAPodForWhichRoomCannotBeSoughtIsUnschedulable: it was told of a SchedulerError, which no autoscaler acts on. It is
+// tried again all the same.
+func TestAPodForWhichRoomCannotBeSoughtIsUnschedulable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := &undecided{}
+		cfg := scheduler.DefaultConfig()
+		cfg.Registry = framework.Registry{"Undecided": func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) { return u, nil }}
+		cfg.Profiles[0].Plugins = &configv1.Plugins{PostFilter: configv1.PluginSet{Enabled: []configv1.Plugin{{Name: "Undecided"}}}}
+		c := startConfig(t, cfg, same, node("n1", "1"))
+		defer c.stop()
+		c.create(pod("p", "2"))
+		c.wantMessage("p", "0/1 nodes are available: 1 Insufficient cpu. the oracle is silent")
+		if c.said(v1.PodReasonUnschedulable) == "" {
+			t.Error("it is not told that the pod is unschedulable")
+		}
+		c.after(time.Minute)
+		c.wantMessage("p", "0/1 nodes are available: 1 Insufficient cpu. preemption: 0/1 nodes are available: "+
+			"1 Preemption is not helpful for scheduling., no room")
+		if u.asked != 3 {
+			t.Errorf("it was asked %d times", u.asked)
 		}
 	})
 }

@@ -31,7 +31,10 @@ type fitError struct {
 	plugins, pending sets.Set[string]
 	preFilter        string // why it can run on no node at all
 	postFilter       string
-	nominated        *fwk.NominatingInfo
+	// roomUnknown says that PostFilter failed. No event tells when it would succeed, so that the pod is tried again
+	// after a while, as after any error. For its user, and for what adds nodes, it is one that fits nowhere.
+	roomUnknown bool
+	nominated   *fwk.NominatingInfo
 }
 
 func newFitError(nodes int) *fitError {
@@ -95,6 +98,9 @@ func (s *Scheduler) fail(ctx context.Context, a *attempt, err error) {
 	var nominated *fwk.NominatingInfo
 	if fit, ok := errors.AsType[*fitError](err); ok {
 		nominated = fit.nominated
+		if fit.roomUnknown {
+			a.info.UnschedulablePlugins, a.info.PendingPlugins = nil, nil
+		}
 	}
 	// Before the pod can be tried again, so that nobody takes the room in between.
 	s.queue.Nominator().AddNominatedPod(klog.FromContext(ctx), a.info.PodInfo, nominated)

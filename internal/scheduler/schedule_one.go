@@ -312,11 +312,12 @@ func (s *Scheduler) makeRoom(ctx context.Context, a *attempt, fit *fitError) err
 		r, st = a.profile.PostFilter(ctx, a.state, a.pod(), fit)
 		return st
 	})
-	if !st.IsSuccess() && !st.IsRejected() {
-		// No event tells when that would succeed: the pod is tried again after a while, as after any error.
-		return fmt.Errorf("%s Cannot find out whether room can be made for the pod: %w", fit.Error(), st.AsError())
-	}
 	fit.postFilter = st.Message()
+	if !st.IsSuccess() && !st.IsRejected() {
+		fit.roomUnknown = true
+		klog.FromContext(ctx).Error(st.AsError(), "Cannot find out whether room can be made for the pod")
+		return fit
+	}
 	fit.plugins = fit.plugins.Union(a.state.Rejecters())
 	if r != nil {
 		fit.nominated = r.NominatingInfo

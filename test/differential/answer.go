@@ -68,10 +68,14 @@ func scoresOf(log, pod string) map[string]score {
 }
 
 // sensible returns a message without what upstream's DynamicResources says to every pod that it cannot help, also to
-// those without claims.
+// those without claims, and without what 1.37's library says of a selector that fails, and 1.36's does not.
 func sensible(message string) string {
-	return strings.Replace(message, "no new claims to deallocate, ", "", 1)
+	message = strings.Replace(message, "no new claims to deallocate, ", "", 1)
+	return failedSelector.ReplaceAllString(message, "$1: $2")
 }
+
+var failedSelector = regexp.MustCompile(`(selector #\d+)(?: on device \S+)?: (CEL runtime error: .*?)` +
+	`(?:\. consider using CEL optional chaining.*? for optional fields)?$`)
 
 // feasible returns the nodes that a scheduler has found to be feasible, sorted.
 func (a answer) feasible() []string {

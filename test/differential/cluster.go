@@ -33,11 +33,13 @@ func (d dice) cluster() []object {
 		for _, app := range some(d, 3, strings.Fields(apps)...) {
 			out = append(out, service(ns, app))
 		}
+		out = append(out, d.sets(ns)...)
 		for _, app := range some(d, 3, strings.Fields(apps)...) {
 			out = append(out, budget(ns, app, int32(d.IntN(3))))
 		}
 	}
 	out = append(out, d.storage(n)...)
+	out = append(out, d.devices(n)...)
 	taken := map[string]bool{} // the claims that one pod only may use, by namespace
 	for i := range d.IntN(4 * n) {
 		p := d.running(fmt.Sprint("running-", i), fmt.Sprint("n-", d.IntN(n)), i)

@@ -13,10 +13,11 @@ type dice struct {
 }
 
 // focuses take turns from seed to seed.
-var focuses = []string{"", focusSpread, focusAffinity, focusPreemption, focusVolumes}
+var focuses = []string{"", focusSpread, focusAffinity, focusPreemption, focusVolumes, focusDevices, focusSets}
 
 const (
 	focusSpread, focusAffinity, focusPreemption, focusVolumes = "spread", "affinity", "preemption", "volumes"
+	focusDevices, focusSets                                   = "devices", "sets"
 )
 
 func roll(seed, step uint64) dice {

@@ -141,7 +141,11 @@ func (m *match) ask(ctx context.Context, pod *v1.Pod) (ours, theirs answer, err 
 // goOn binds the pod or drops it, and changes a few other things.
 func (m *match) goOn(ctx context.Context, d dice, pod *v1.Pod, o outcome, known map[string]*v1.Pod) error {
 	w := m.world
-	if o.node != "" && !d.chance(4) {
+	binds, err := m.binds(ctx, d, pod, o.node)
+	if err != nil {
+		return err
+	}
+	if binds {
 		pod.Status.StartTime = new(metav1.NewTime(born.Add(time.Duration(len(known)) * time.Hour)))
 		if err := w.bind(ctx, pod, o.node); err != nil {
 			return err
@@ -152,7 +156,7 @@ func (m *match) goOn(ctx context.Context, d dice, pod *v1.Pod, o outcome, known 
 	}
 	if len(o.victims) > 0 && d.chance(2) {
 		for _, v := range o.victims {
-			if err := m.end(ctx, v, known); err != nil {
+			if err := m.end(ctx, d, v, known); err != nil {
 				return err
 			}
 		}
@@ -167,6 +171,24 @@ func (m *match) goOn(ctx context.Context, d dice, pod *v1.Pod, o outcome, known 
 		return nil
 	}
 	return pause(ctx, settled)
+}
+
+// binds decides whether the pod is bound to a node that both agree on, and gives it its devices. One whose extended
+// resources would have to be devices is not: a claim would have to be made for it.
+func (m *match) binds(ctx context.Context, d dice, pod *v1.Pod, node string) (bool, error) {
+	if node == "" || d.chance(4) {
+		return false, nil
+	}
+	if asks := extendedOf(pod); asks != "" {
+		u, err := m.world.client.Resource(kinds["Node"]).Get(ctx, node, metav1.GetOptions{})
+		if err != nil {
+			return false, err
+		}
+		if has, _, _ := unstructured.NestedString(u.Object, "status", "allocatable", string(asks)); has == "" {
+			return false, nil
+		}
+	}
+	return m.world.allocate(ctx, d, pod, node)
 }
 
 // change changes something in the cluster.
@@ -187,7 +209,7 @@ func (m *match) change(ctx context.Context, d dice, known map[string]*v1.Pod) er
 	switch d.IntN(8) {
 	case 0, 1:
 		if pod != "" {
-			return m.end(ctx, pod, known)
+			return m.end(ctx, d, pod, known)
 		}
 	case 2, 3:
 		if pod != "" {
@@ -215,9 +237,14 @@ func (m *match) comeOrGo(ctx context.Context, d dice, node unstructured.Unstruct
 	return m.world.create(ctx, n)
 }
 
-func (m *match) end(ctx context.Context, pod string, known map[string]*v1.Pod) error {
-	delete(known, pod)
+func (m *match) end(ctx context.Context, d dice, pod string, known map[string]*v1.Pod) error {
 	namespace, name, _ := strings.Cut(pod, "/")
+	if p := known[pod]; p != nil && len(p.Spec.ResourceClaims) > 0 {
+		if err := m.world.release(ctx, d, p); err != nil {
+			return err
+		}
+	}
+	delete(known, pod)
 	return m.world.drop(ctx, namespace, name)
 }
 

@@ -56,6 +56,17 @@ func (d dice) pod(name string) *v1.Pod {
 	if d.often(5, focusVolumes) {
 		d.volumes(p)
 	}
+	if d.often(3, focusSets) {
+		d.owned(p)
+		p.Spec.TopologySpreadConstraints = nil
+	}
+	if name == "" && d.often(6, focusDevices) {
+		d.useDevices(p)
+	}
+	if d.often(8, focusDevices) {
+		d.useExtended(p)
+	}
+	p.Spec.SchedulerName = one(d, v1.DefaultSchedulerName, v1.DefaultSchedulerName, profilePacked, profileRatio)
 	if d.chance(12) {
 		p.Spec.PreemptionPolicy = new(v1.PreemptNever)
 	}

@@ -65,11 +65,7 @@ leaderElection: {leaderElect: false}
 clientConnection: {kubeconfig: %s, qps: 100000, burst: 100000}
 percentageOfNodesToScore: 100
 profiles:
-- schedulerName: default-scheduler
-  plugins: {preBind: {disabled: [{name: "*"}]}}
-  pluginConfig: # ours scores by storage only with a shape; this is upstream's default with its gate on
-  - {name: VolumeBinding, args: {shape: [{utilization: 0, score: 10}, {utilization: 100, score: 0}]}}
-`, kubeconfig)
+%s`, kubeconfig, profiles)
 	if err = os.WriteFile(config, []byte(doc), 0o600); err != nil {
 		return nil, err
 	}

@@ -165,7 +165,7 @@ func (t *tap) note(method, pod, sub string, body []byte) {
 	defer t.mu.Unlock()
 	t.heard.last = time.Now()
 	switch {
-	case method == http.MethodDelete && pod != t.pod:
+	case method == http.MethodDelete && pod != t.pod && pod != "/":
 		t.heard.victims = append(t.heard.victims, pod)
 	case pod != t.pod:
 		return

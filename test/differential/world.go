@@ -11,6 +11,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -18,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
@@ -31,6 +33,14 @@ var kinds = map[string]schema.GroupVersionResource{
 	"Service":             {Version: "v1", Resource: "services"},
 	"PodDisruptionBudget": {Group: "policy", Version: "v1", Resource: "poddisruptionbudgets"},
 
+	"ReplicationController": {Version: "v1", Resource: "replicationcontrollers"},
+	"ReplicaSet":            {Group: "apps", Version: "v1", Resource: "replicasets"},
+	"StatefulSet":           {Group: "apps", Version: "v1", Resource: "statefulsets"},
+
+	"DeviceClass":   {Group: "resource.k8s.io", Version: "v1", Resource: "deviceclasses"},
+	"ResourceSlice": {Group: "resource.k8s.io", Version: "v1", Resource: "resourceslices"},
+	"ResourceClaim": {Group: "resource.k8s.io", Version: "v1", Resource: "resourceclaims"},
+
 	"PersistentVolume":      {Version: "v1", Resource: "persistentvolumes"},
 	"PersistentVolumeClaim": {Version: "v1", Resource: "persistentvolumeclaims"},
 	"StorageClass":          {Group: "storage.k8s.io", Version: "v1", Resource: "storageclasses"},
@@ -40,10 +50,15 @@ var kinds = map[string]schema.GroupVersionResource{
 }
 
 // now is how everything is deleted.
-var now = metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}
+var now = metav1.DeleteOptions{
+	GracePeriodSeconds: new(int64(0)), PropagationPolicy: new(metav1.DeletePropagationBackground), // nobody collects
+}
 
 // world is the API server, in which one cluster after the other is.
-type world struct{ client dynamic.Interface }
+type world struct {
+	client dynamic.Interface
+	typed  kubernetes.Interface
+}
 
 func newWorld(ctx context.Context, cfg *rest.Config) (*world, error) {
 	cfg = rest.CopyConfig(cfg)
@@ -52,9 +67,17 @@ func newWorld(ctx context.Context, cfg *rest.Config) (*world, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &world{client}
+	typed, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		return nil, err
+	}
+	w := &world{client, typed}
 	for name := range strings.FieldsSeq(namespaces) {
-		if err := w.create(ctx, &v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}); err != nil {
+		ns := &v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		if name == adminNamespace {
+			ns.Labels = map[string]string{resourcev1.DRAAdminNamespaceLabelKey: "true"}
+		}
+		if err := w.create(ctx, ns); err != nil {
 			return nil, err
 		}
 	}

@@ -314,7 +314,7 @@ func (p *Profile) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.
 		case st.IsSuccess(), st.Code() == fwk.UnschedulableAndUnresolvable:
 			return r, named(st, pl)
 		case !st.IsRejected():
-			return nil, named(fwk.AsStatus(fmt.Errorf("running PostFilter plugin %q: %w", pl.Name(), st.AsError())), pl)
+			return nil, named(st, pl)
 		}
 		if r != nil && r.Mode() != fwk.ModeNoop {
 			result = r

@@ -527,6 +527,20 @@ func TestScoringStrategies(t *testing.T) {
 	}
 }
 
+// TestContainersWithoutRequestsCountByAShape: a ratio with a shape assumed nothing of them, unlike the other strategies.
+func TestContainersWithoutRequestsCountByAShape(t *testing.T) {
+	s := &configv1.ScoringStrategy{
+		Type: configv1.RequestedToCapacityRatio, Resources: []configv1.ResourceSpec{{Name: "cpu", Weight: 1}},
+		RequestedToCapacityRatio: &configv1.RequestedToCapacityRatioParam{Shape: []configv1.UtilizationShapePoint{
+			{Utilization: 0, Score: 0}, {Utilization: 100, Score: 10},
+		}},
+	}
+	n := makeNode(t, allocatable("cpu=1 memory=1Gi pods=9"), makePod(requests("")))
+	if got := score(t, fit(t, s), makePod(requests("cpu=200m"), requests("")), n); got != 40 { // 100m for each of them
+		t.Errorf("the score is %d", got)
+	}
+}
+
 func TestIgnoredResources(t *testing.T) {
 	for _, args := range []*configv1.NodeResourcesFitArgs{{IgnoredResources: []string{"example.com/gpu"}}, {IgnoredResourceGroups: []string{"example.com"}}} {
 		pl, err := newNodeResourcesFit(t.Context(), args, nil)

@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	policylisters "k8s.io/client-go/listers/policy/v1"
 	"k8s.io/klog/v2"
 	configv1 "k8s.io/kube-scheduler/config/v1"
@@ -80,8 +81,16 @@ func (*DefaultPreemption) EventsToRegister(context.Context) ([]fwk.ClusterEventW
 // PostFilter looks for the best node, and ends its victims in the background.
 func (d *DefaultPreemption) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, m fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
 	preemptionAttempts.Inc()
+	r, st := d.findRoom(ctx, state, pod, m)
+	if st.IsSuccess() {
+		return r, st
+	}
+	return r, fwk.NewStatus(st.Code(), "preemption: "+st.Message())
+}
+
+func (d *DefaultPreemption) findRoom(ctx context.Context, state fwk.CycleState, pod *v1.Pod, m fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
 	if why := d.notEligible(pod, m); why != "" {
-		return nil, fwk.NewStatus(fwk.Unschedulable, "preemption: "+why)
+		return nil, fwk.NewStatus(fwk.Unschedulable, why)
 	}
 	all, err := d.h.SnapshotSharedLister().NodeInfos().List()
 	if err != nil {
@@ -108,13 +117,13 @@ func (d *DefaultPreemption) PostFilter(ctx context.Context, state fwk.CycleState
 	}
 	if len(found) == 0 {
 		why := framework.NotAvailable(len(all), statuses, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "Preemption is not helpful for scheduling"))
-		return nominate(""), fwk.NewStatus(fwk.Unschedulable, "preemption: "+why)
+		return nominate(""), fwk.NewStatus(fwk.Unschedulable, why)
 	}
 	if found, err = d.extend(ctx, pod, found); err != nil {
 		return nil, fwk.AsStatus(err)
 	}
 	if len(found) == 0 {
-		return nil, fwk.NewStatus(fwk.Unschedulable, "preemption: no candidate node for preemption")
+		return nil, fwk.NewStatus(fwk.Unschedulable, "no candidate node for preemption")
 	}
 	best := slices.MinFunc(found, compareCandidates)
 	d.start(ctx, pod, best)
@@ -235,7 +244,7 @@ func (d *DefaultPreemption) candidates(ctx context.Context, state fwk.CycleState
 	if len(found) > 0 {
 		errs = nil
 	}
-	return found, statuses, errors.Join(errs...)
+	return found, statuses, utilerrors.NewAggregate(errs)
 }
 
 // try finds the victims on one node: first all pods of a lower priority go, then as many as possible

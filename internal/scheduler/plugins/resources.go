@@ -68,7 +68,7 @@ func newNodeResourcesFit(_ context.Context, args *configv1.NodeResourcesFitArgs,
 		if err != nil {
 			return nil, fmt.Errorf("scoringStrategy.requestedToCapacityRatio.%w", err)
 		}
-		f.score, f.rounded, f.assumeRequests = shape.Score, true, false
+		f.score, f.rounded = shape.Score, true
 	default:
 		return nil, fmt.Errorf("scoringStrategy.type: Unsupported value: %q: want LeastAllocated, MostAllocated or RequestedToCapacityRatio", strategy.Type)
 	}
