@@ -321,6 +321,23 @@ func TestAnIdleClaimIsGivenUpForANodeWithoutRoom(t *testing.T) {
 	})
 }
 
+// TestAnIdleClaimIsNotGivenUpInVain: the pod's other claim finds nothing on the node, with or without room.
+func TestAnIdleClaimIsNotGivenUpInVain(t *testing.T) {
+	for _, cpu := range []string{"4", "1"} {
+		synctest.Test(t, func(t *testing.T) {
+			claim := deviceClaim("c", "gpu", 1)
+			claim.Finalizers, claim.Status.Allocation = []string{resourcev1.Finalizer}, onNode("n2", "a")
+			c := startDevices(t, scheduler.DefaultConfig(), node("n1", cpu), node("n2", "4", func(n *v1.Node) { n.Spec.Unschedulable = true }),
+				deviceSlice("n1", "a"), deviceSlice("n2", "a", "b"), claim, deviceClaim("more", "gpu", 2), pod("low", "1", on("n1")))
+			defer c.stop()
+			c.create(pod("p", "1", priority(1), withDevices("c", "more")))
+			c.settle()
+			c.wantNode("p", "")
+			c.wantDevices("c", "n2/a")
+		})
+	}
+}
+
 // onNode returns the allocation of a device that can be used on its node.
 func onNode(node, device string) *resourcev1.AllocationResult {
 	return &resourcev1.AllocationResult{

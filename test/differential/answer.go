@@ -71,8 +71,15 @@ func scoresOf(log, pod string) map[string]score {
 // those without claims, and without what 1.37's library says of a selector that fails, and 1.36's does not.
 func sensible(message string) string {
 	message = strings.Replace(message, "no new claims to deallocate, ", "", 1)
-	return failedSelector.ReplaceAllString(message, "$1: $2")
+	message = failedSelector.ReplaceAllString(message, "$1: $2")
+	if strings.HasPrefix(message, noSearch) {
+		return noSearch + " …"
+	}
+	return message
 }
+
+// noSearch begins the message of a search for devices that failed, on whichever node came first.
+const noSearch = `running "DynamicResources" filter plugin:`
 
 var failedSelector = regexp.MustCompile(`(selector #\d+)(?: on device \S+)?: (CEL runtime error: .*?)` +
 	`(?:\. consider using CEL optional chaining.*? for optional fields)?$`)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -135,32 +136,40 @@ func (d *Devices) Filter(ctx context.Context, cycle fwk.CycleState, pod *v1.Pod,
 	if s == nil {
 		return nil
 	}
-	node := info.Node()
-	if !d.usableOn(s, node, time.Now()) {
-		return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, Elsewhere)
+	p, st := d.planFor(ctx, s, pod, info)
+	if st.IsSuccess() && (len(p.allocations) > 0 || s.extended != nil) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.plans[info.Node().Name] = p
 	}
+	return st
+}
+
+// planFor looks for what the pod needs on a node. Allocated claims come last: one that cannot be used here is only in
+// the pod's way, and may be given up, if there is everything else.
+func (d *Devices) planFor(ctx context.Context, s *state, pod *v1.Pod, info fwk.NodeInfo) (plan, *fwk.Status) {
 	need, err := s.needOn(info)
 	if err != nil {
-		return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, err.Error())
+		return plan{}, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, err.Error())
 	}
 	open := s.openClaims()
 	if need != nil {
 		open = append(open, special(pod, need))
 	}
-	if len(open) == 0 && s.extended == nil {
-		return nil
-	}
 	var found []resourcev1.AllocationResult
 	if len(open) > 0 {
 		var st *fwk.Status
-		if found, st = d.search(ctx, s.allocator, node, open); !st.IsSuccess() {
-			return st
+		if found, st = d.search(ctx, s.allocator, info.Node(), open); !st.IsSuccess() {
+			return plan{}, st
 		}
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.plans[node.Name] = plan{found, need}
-	return nil
+	if unusable := d.unusableOn(s, info.Node(), time.Now()); len(unusable) > 0 {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.elsewhere.Insert(unusable...)
+		return plan{}, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, Elsewhere)
+	}
+	return plan{found, need}, nil
 }
 
 // needOn returns what the pod's extended resources need on the node; nil if the node has them all.
@@ -182,19 +191,15 @@ func (s *state) needOn(node fwk.NodeInfo) (*need, error) {
 	return n, err
 }
 
-// usableOn reports whether all allocated claims can be used on the node, and remembers those that cannot.
-func (d *Devices) usableOn(s *state, node *v1.Node, now time.Time) bool {
-	all := true
+// unusableOn returns the allocated claims that cannot be used on the node.
+func (d *Devices) unusableOn(s *state, node *v1.Node, now time.Time) []*podClaim {
+	var out []*podClaim
 	for _, c := range s.claims {
-		if (c.nodes == nil || c.nodes.Match(node)) && !d.failed(c.ResourceClaim, now) {
-			continue
+		if c.nodes != nil && !c.nodes.Match(node) || d.failed(c.ResourceClaim, now) {
+			out = append(out, c)
 		}
-		all = false
-		s.mu.Lock()
-		s.elsewhere.Insert(c)
-		s.mu.Unlock()
 	}
-	return all
+	return out
 }
 
 // search looks for devices on the node.
@@ -235,7 +240,7 @@ func (d *Devices) PostFilter(ctx context.Context, cycle fwk.CycleState, pod *v1.
 	if len(s.stale) > 0 {
 		return nil, d.removeStale(ctx, s, pod)
 	}
-	if err := d.usableAfterPreemption(s, statuses); err != nil {
+	if err := d.lookPastPreemption(ctx, s, pod, statuses); err != nil {
 		return nil, fwk.AsStatus(err)
 	}
 	for c := range s.elsewhere {
@@ -250,17 +255,28 @@ func (d *Devices) PostFilter(ctx context.Context, cycle fwk.CycleState, pod *v1.
 	return nil, fwk.NewStatus(fwk.Unschedulable, "still not schedulable")
 }
 
-// usableAfterPreemption remembers the claims that cannot be used on nodes that another plugin has rejected before
-// Filter was asked, and on which room could be made. Upstream does not look there: then a claim keeps its pod off such
-// a node, although nobody uses it.
-func (d *Devices) usableAfterPreemption(s *state, statuses fwk.NodeToStatusReader) error {
+// lookPastPreemption remembers idle claims that cannot be used on a node that another plugin has rejected before Filter
+// was asked, and on which room could be made. Upstream does not look there: then a claim keeps its pod off such a node,
+// although nobody uses it.
+func (d *Devices) lookPastPreemption(ctx context.Context, s *state, pod *v1.Pod, statuses fwk.NodeToStatusReader) error {
+	inTheWay := func(c *podClaim) bool { return c.Status.Allocation != nil && idle(c.ResourceClaim, pod) }
+	if !slices.ContainsFunc(s.claims, inTheWay) {
+		return nil
+	}
 	nodes, err := statuses.NodesForStatusCode(d.handle.SnapshotSharedLister().NodeInfos(), fwk.Unschedulable)
 	if err != nil {
 		return err
 	}
 	now := time.Now()
 	for _, n := range nodes {
-		d.usableOn(s, n.Node(), now)
+		if !slices.ContainsFunc(d.unusableOn(s, n.Node(), now), inTheWay) {
+			continue
+		}
+		if _, st := d.planFor(ctx, s, pod, n); st.Code() == fwk.Error {
+			return st.AsError()
+		} else if st.Message() == Elsewhere {
+			return nil // one is enough
+		}
 	}
 	return nil
 }
