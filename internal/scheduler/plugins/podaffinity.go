@@ -539,7 +539,9 @@ func (a *InterPodAffinity) NormalizeScore(_ context.Context, _ fwk.CycleState, _
 		if highest == lowest {
 			scores[i].Score = 0
 		} else {
-			scores[i].Score = fwk.MaxScore * (scores[i].Score - lowest) / (highest - lowest)
+			// With fractions, as upstream computes it: 58 of 100 is 57 then, and the same node is the best one.
+			share := float64(scores[i].Score-lowest) / float64(highest-lowest)
+			scores[i].Score = int64(float64(fwk.MaxScore) * share)
 		}
 	}
 	return nil

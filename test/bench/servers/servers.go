@@ -206,7 +206,10 @@ func (c Process) Memory() (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	_, after, _ := bytes.Cut(status, []byte("VmRSS:"))
+	_, after, alive := bytes.Cut(status, []byte("VmRSS:"))
+	if !alive {
+		return 0, fmt.Errorf("%s has ended", filepath.Base(c.Path))
+	}
 	kib, err := strconv.ParseFloat(strings.Fields(string(after))[0], 64)
 	return kib / 1024, err
 }
