@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
 
 	"wherry.dev/internal/scheduler/framework"
 )
@@ -35,15 +36,16 @@ type Cache struct {
 	mu     sync.Mutex
 	nodes  map[string]*framework.NodeInfo
 	pods   map[types.UID]*podState
-	images map[string]sets.Set[string] // the nodes that have an image, by its name
-	dirty  sets.Set[string]            // the nodes that have changed since the last Update
+	images map[string]int   // how many nodes have an image, by its name
+	counts uint64           // grows with every change of images
+	dirty  sets.Set[string] // the nodes that have changed since the last Update
 }
 
 // New returns an empty cache.
 func New(log klog.Logger) *Cache {
 	return &Cache{
 		log: log, nodes: map[string]*framework.NodeInfo{}, pods: map[types.UID]*podState{},
-		images: map[string]sets.Set[string]{}, dirty: sets.New[string](),
+		images: map[string]int{}, dirty: sets.New[string](),
 	}
 }
 
@@ -52,26 +54,24 @@ func (c *Cache) SetNode(node *v1.Node) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	n := c.nodeLocked(node.Name)
-	c.dropImagesLocked(n)
+	before, same := n.GetImageStates(), n.SameImages(node)
 	n.SetNode(node)
-	for name := range n.GetImageStates() {
-		if c.images[name] == nil {
-			c.images[name] = sets.New[string]()
-		}
-		c.images[name].Insert(node.Name)
+	if !same {
+		c.countImagesLocked(before, n.GetImageStates())
 	}
 }
 
-func (c *Cache) dropImagesLocked(n *framework.NodeInfo) {
-	if n.Node() == nil {
-		return
+// countImagesLocked counts a node's images after they have changed.
+func (c *Cache) countImagesLocked(before, after map[string]*fwk.ImageStateSummary) {
+	for name := range after {
+		c.images[name]++
 	}
-	for name := range n.GetImageStates() {
-		c.images[name].Delete(n.Node().Name)
-		if c.images[name].Len() == 0 {
+	for name := range before {
+		if c.images[name]--; c.images[name] == 0 {
 			delete(c.images, name)
 		}
 	}
+	c.counts++
 }
 
 // RemoveNode forgets a node. Its pods still count until they are removed too.
@@ -79,7 +79,7 @@ func (c *Cache) RemoveNode(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if n, ok := c.nodes[name]; ok {
-		c.dropImagesLocked(n)
+		c.countImagesLocked(n.GetImageStates(), nil)
 		n.RemoveNode()
 		c.dirty.Insert(name)
 		c.dropIfEmptyLocked(name)
@@ -180,7 +180,7 @@ func (c *Cache) Update(s *Snapshot) {
 	defer c.mu.Unlock()
 	for name := range c.dirty {
 		if n, ok := c.nodes[name]; ok && n.Node() != nil {
-			n.CountImages(func(image string) int { return c.images[image].Len() })
+			n.CountImages(c.counts, c.images)
 			s.set(name, n.Clone())
 		} else {
 			s.remove(name)

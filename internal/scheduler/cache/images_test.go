@@ -25,3 +25,48 @@ func TestEveryNodeKnowsHowManyHaveAnImage(t *testing.T) {
 		}
 	}
 }
+
+// TestImagesComeAndGo: what nodes have is counted as it changes, also over a node that goes and comes again.
+func TestImagesComeAndGo(t *testing.T) {
+	c, s := New(klog.Background()), NewSnapshot(nil)
+	has := func(name string, images ...string) {
+		n := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		for _, image := range images {
+			n.Status.Images = append(n.Status.Images, v1.ContainerImage{Names: []string{image}, SizeBytes: 7})
+		}
+		c.SetNode(n)
+	}
+	want := func(node, image string, nodes int) {
+		t.Helper()
+		c.Update(s)
+		n, err := s.Get(node)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := 0
+		if state := n.GetImageStates()[image]; state != nil {
+			got = state.NumNodes
+		}
+		if got != nodes {
+			t.Errorf("%s: %d nodes have %s, want %d", node, got, image, nodes)
+		}
+	}
+	has("a", "web:1")
+	has("b", "web:1", "web:2")
+	want("b", "web:1", 2)
+	want("b", "web:2", 1)
+	has("a", "web:2")
+	want("a", "web:2", 2)
+	want("a", "web:1", 0)
+	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "p"}, Spec: v1.PodSpec{NodeName: "b"}}
+	if err := c.SetPod(pod); err != nil {
+		t.Fatal(err)
+	}
+	want("b", "web:1", 1) // counted because the pod came, not an image
+	c.RemoveNode("b")     // of which the pod is left
+	has("a", "web:2", "web:3")
+	want("a", "web:2", 1)
+	has("b", "web:2")
+	want("b", "web:2", 2)
+	want("b", "web:1", 0)
+}

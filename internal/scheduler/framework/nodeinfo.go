@@ -30,6 +30,7 @@ type NodeInfo struct {
 	nonZeroRequested *Resource
 	allocatable      *Resource
 	images           map[string]*fwk.ImageStateSummary
+	counts           uint64 // see CountImages
 	pvcs             map[string]int
 	features         ndf.FeatureSet
 	generation       int64
@@ -135,27 +136,47 @@ func (n *NodeInfo) String() string {
 
 // SetNode replaces the API object.
 func (n *NodeInfo) SetNode(node *v1.Node) {
+	same := n.SameImages(node)
 	n.node = node
 	n.allocatable = NewResource(node.Status.Allocatable)
 	n.features = ndf.DefaultFramework.TryMap(slices.Sorted(slices.Values(node.Status.DeclaredFeatures)))
-	n.images = map[string]*fwk.ImageStateSummary{}
+	n.generation = generation.Add(1)
+	if same {
+		return // as they were counted
+	}
+	n.counts, n.images = 0, make(map[string]*fwk.ImageStateSummary, 2*len(node.Status.Images))
 	for _, img := range node.Status.Images {
 		for _, name := range img.Names {
 			n.images[name] = &fwk.ImageStateSummary{Size: img.SizeBytes, NumNodes: 1}
 		}
 	}
-	n.generation = generation.Add(1)
 }
 
-// CountImages brings up to date how many nodes have each of the node's images. What clones have stays as it is.
-func (n *NodeInfo) CountImages(nodes func(image string) int) {
+// SameImages reports whether node has the images that the node had before.
+func (n *NodeInfo) SameImages(node *v1.Node) bool {
+	return n.node != nil && slices.EqualFunc(n.node.Status.Images, node.Status.Images, sameImage)
+}
+
+func sameImage(a, b v1.ContainerImage) bool {
+	return a.SizeBytes == b.SizeBytes && slices.Equal(a.Names, b.Names)
+}
+
+// CountImages brings up to date how many nodes have each of the node's images. counts is another one, and above 0,
+// whenever nodes is. What clones have stays as it is.
+func (n *NodeInfo) CountImages(counts uint64, nodes map[string]int) {
+	if n.counts == counts {
+		return
+	}
+	n.counts = counts
 	for name, image := range n.images {
-		if image.NumNodes == nodes(name) {
+		if image.NumNodes == nodes[name] {
 			continue
 		}
 		counted := make(map[string]*fwk.ImageStateSummary, len(n.images))
+		all := make([]fwk.ImageStateSummary, 0, len(n.images))
 		for name, image := range n.images {
-			counted[name] = &fwk.ImageStateSummary{Size: image.Size, NumNodes: nodes(name)}
+			all = append(all, fwk.ImageStateSummary{Size: image.Size, NumNodes: nodes[name]})
+			counted[name] = &all[len(all)-1]
 		}
 		n.images = counted
 		return
@@ -166,6 +187,7 @@ func (n *NodeInfo) CountImages(nodes func(image string) int) {
 func (n *NodeInfo) RemoveNode() {
 	n.node = nil
 	n.allocatable, n.features = &Resource{}, ndf.FeatureSet{}
+	n.images, n.counts = map[string]*fwk.ImageStateSummary{}, 0
 	n.generation = generation.Add(1)
 }
 
