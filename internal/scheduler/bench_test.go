@@ -79,14 +79,47 @@ func BenchmarkScheduling(b *testing.B) {
 			if name == "pod anti-affinity" && nodes == 1 {
 				continue // there is no room for a second pod
 			}
-			b.Run(fmt.Sprintf("%s/%d nodes", name, nodes), func(b *testing.B) { benchmark(b, nodes, shape) })
+			b.Run(fmt.Sprintf("%s/%d nodes", name, nodes), func(b *testing.B) { benchmark(b, nodes, 0, shape) })
 		}
 	}
 }
 
-func benchmark(b *testing.B, nodes int, shape func(*v1.Pod)) {
+// BenchmarkUnschedulable schedules plain pods while others end, beside pods that are larger than any node and wait in
+// the queue: what these cost. Then it tries pods that fit nowhere.
+func BenchmarkUnschedulable(b *testing.B) {
+	for _, waiting := range []int{0, 10000} {
+		b.Run(fmt.Sprintf("beside %d", waiting), func(b *testing.B) { benchmark(b, 5000, waiting, func(*v1.Pod) {}) })
+	}
+	for name, cpu := range map[string]string{"too large": "2000000", "no room": "1000000"} {
+		b.Run(name, func(b *testing.B) {
+			bench := newBench(b, 5000)
+			defer bench.stop()
+			for i := range 5000 {
+				p := bench.pod(fmt.Sprintf("there-%d", i), "1")
+				p.Spec.NodeName = fmt.Sprintf("node-%d", i)
+				bench.podChanged(b.Context(), nil, p)
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				bench.n++
+				p := bench.pod(fmt.Sprintf("pod-%d", bench.n), cpu)
+				bench.podChanged(b.Context(), nil, p)
+				bench.scheduleUntil(b, p)
+				bench.podDeleted(b.Context(), p)
+			}
+		})
+	}
+}
+
+// bench is a scheduler whose bindings are done at once, on large nodes.
+type bench struct {
+	*Scheduler
+	bound chan *v1.Binding
+	n     int // pods so far
+}
+
+func newBench(b *testing.B, nodes int) *bench {
 	b.Helper()
-	byName := map[string]*v1.Pod{}
 	bound := make(chan *v1.Binding, 1024)
 	s, err := New(b.Context(), atOnce{fake.NewClientset(), func(x *v1.Binding) { bound <- x }}, DefaultConfig())
 	if err != nil {
@@ -101,39 +134,65 @@ func benchmark(b *testing.B, nodes int, shape func(*v1.Pod)) {
 			}},
 		})
 	}
-	alive := min(4000, 50*nodes) // pods at once; older ones end
-	var order []*v1.Pod
-	b.ReportAllocs()
-	start := time.Now()
-	n := 0
-	for b.Loop() {
-		n++
-		p := &v1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("pod-%d", n), Namespace: "default", UID: types.UID(fmt.Sprint(n)), Generation: 1},
-			Spec: v1.PodSpec{SchedulerName: v1.DefaultSchedulerName, Containers: []v1.Container{{Name: "c", Image: "pause", Resources: v1.ResourceRequirements{
-				Requests: v1.ResourceList{v1.ResourceCPU: resource.MustParse("100m"), v1.ResourceMemory: resource.MustParse("500Mi")},
-			}}}},
-		}
-		shape(p)
-		byName[p.Name] = p
-		s.podChanged(b.Context(), nil, p)
+	return &bench{Scheduler: s, bound: bound}
+}
+
+func (*bench) pod(name, cpu string) *v1.Pod {
+	return &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", UID: types.UID(name), Generation: 1},
+		Spec: v1.PodSpec{SchedulerName: v1.DefaultSchedulerName, Containers: []v1.Container{{Name: "c", Image: "pause", Resources: v1.ResourceRequirements{
+			Requests: v1.ResourceList{v1.ResourceCPU: resource.MustParse(cpu), v1.ResourceMemory: resource.MustParse("500Mi")},
+		}}}},
+	}
+}
+
+// scheduleUntil schedules what is in the queue, up to a pod.
+func (s *bench) scheduleUntil(b *testing.B, p *v1.Pod) {
+	b.Helper()
+	for {
 		info, err := s.queue.Pop(b.Context())
 		if err != nil {
 			b.Fatal(err)
 		}
 		s.scheduleOne(b.Context(), info)
-		x := <-bound
-		there := byName[x.Name].DeepCopy()
-		delete(byName, x.Name)
-		there.Spec.NodeName = x.Target.Name
+		if info.GetPod().UID == p.UID {
+			return
+		}
+	}
+}
+
+func (s *bench) stop() {
+	s.bindings.Wait()
+	s.statuses.wait()
+	s.events.Shutdown()
+}
+
+func benchmark(b *testing.B, nodes, waiting int, shape func(*v1.Pod)) {
+	b.Helper()
+	s := newBench(b, nodes)
+	defer s.stop()
+	for i := range waiting {
+		p := s.pod(fmt.Sprintf("waiting-%d", i), "2000000")
+		s.podChanged(b.Context(), nil, p)
+		s.scheduleUntil(b, p)
+	}
+	alive := min(4000, 50*nodes) // pods at once; older ones end
+	var order []*v1.Pod
+	b.ReportAllocs()
+	start := time.Now()
+	for b.Loop() {
+		s.n++
+		p := s.pod(fmt.Sprintf("pod-%d", s.n), "100m")
+		shape(p)
+		s.podChanged(b.Context(), nil, p)
+		s.scheduleUntil(b, p)
+		there := p.DeepCopy()
+		there.Spec.NodeName = (<-s.bound).Target.Name
 		s.podChanged(b.Context(), p, there)
 		if order = append(order, there); len(order) > alive {
 			s.podDeleted(b.Context(), order[0])
 			order = order[1:]
 		}
 	}
-	b.ReportMetric(float64(n)/time.Since(start).Seconds(), "pods/s")
-	s.bindings.Wait()
-	s.statuses.wait()
-	s.events.Shutdown()
+	b.ReportMetric(float64(s.n)/time.Since(start).Seconds(), "pods/s")
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -25,7 +26,12 @@ import (
 type fitError struct {
 	nodes    int
 	statuses map[string]*fwk.Status // by node
-	// absent is the status of all nodes that are not in statuses.
+	// looked are nodes that were looked at, side by side with their statuses, nil for none: there may be very many.
+	looked []fwk.NodeInfo
+	found  []*fwk.Status
+	// byName has found by node, once somebody asks.
+	byName func() map[string]*fwk.Status
+	// absent is the status of all nodes that are in neither.
 	absent *fwk.Status
 	// plugins have rejected the pod; for pending ones it must wait.
 	plugins, pending sets.Set[string]
@@ -41,6 +47,41 @@ func newFitError(nodes int) *fitError {
 	return &fitError{
 		nodes: nodes, statuses: map[string]*fwk.Status{}, absent: fwk.NewStatus(fwk.UnschedulableAndUnresolvable),
 		plugins: sets.New[string](), pending: sets.New[string](),
+	}
+}
+
+// rejectLooked notes the statuses of nodes, side by side with them, nil for none.
+func (f *fitError) rejectLooked(nodes []fwk.NodeInfo, statuses []*fwk.Status) {
+	f.looked, f.found = nodes, slices.Clone(statuses)
+	f.byName = sync.OnceValue(func() map[string]*fwk.Status {
+		out := make(map[string]*fwk.Status, len(f.found))
+		for i, st := range f.found {
+			if st != nil {
+				out[f.looked[i].Node().Name] = st
+			}
+		}
+		return out
+	})
+	var last string // most are rejected by few plugins
+	for _, st := range statuses {
+		if st != nil && (st.Plugin() != last || st.Code() == fwk.Pending) {
+			f.blame(st)
+			last = st.Plugin()
+		}
+	}
+}
+
+// all yields the status of every node that has one of its own.
+func (f *fitError) all(yield func(*fwk.Status) bool) {
+	for _, st := range f.statuses {
+		if !yield(st) {
+			return
+		}
+	}
+	for i, st := range f.found {
+		if st != nil && (len(f.statuses) == 0 || f.statuses[f.looked[i].Node().Name] == nil) && !yield(st) {
+			return
+		}
 	}
 }
 
@@ -73,7 +114,7 @@ func (f *fitError) exclude(by sets.Set[string]) {
 func (f *fitError) Error() string {
 	msg := fmt.Sprintf("0/%d nodes are available: %s.", f.nodes, f.preFilter)
 	if f.preFilter == "" {
-		msg = framework.NotAvailable(f.nodes, f.statuses, f.absent)
+		msg = framework.NotAvailable(f.nodes, f.all, f.absent)
 	}
 	if f.postFilter != "" {
 		msg += " " + f.postFilter

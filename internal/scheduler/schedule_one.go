@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -247,11 +248,7 @@ func (s *Scheduler) filter(ctx context.Context, a *attempt, nodes []fwk.NodeInfo
 	if err != nil || len(feasible) > 0 {
 		return feasible, err
 	}
-	for i, st := range statuses {
-		if st != nil {
-			fit.reject(nodes[i].Node().Name, st)
-		}
-	}
+	fit.rejectLooked(nodes, statuses)
 	return nil, nil
 }
 
@@ -529,6 +526,9 @@ func (f *fitError) Get(node string) *fwk.Status {
 	if st, ok := f.statuses[node]; ok {
 		return st
 	}
+	if f.byName != nil {
+		return cmp.Or(f.byName()[node], f.absent)
+	}
 	return f.absent
 }
 
@@ -538,9 +538,16 @@ func (f *fitError) NodesForStatusCode(lister fwk.NodeInfoLister, code fwk.Code) 
 	if err != nil {
 		return nil, fmt.Errorf("list nodes: %w", err)
 	}
+	same := len(all) == len(f.looked) && len(all) > 0 && all[0] == f.looked[0] // no need to search for each of them
 	var out []fwk.NodeInfo
-	for _, n := range all {
-		if f.Get(n.Node().Name).Code() == code {
+	for i, n := range all {
+		var st *fwk.Status
+		if same && len(f.statuses) == 0 {
+			st = cmp.Or(f.found[i], f.absent)
+		} else {
+			st = f.Get(n.Node().Name)
+		}
+		if st.Code() == code {
 			out = append(out, n)
 		}
 	}

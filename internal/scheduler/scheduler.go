@@ -72,6 +72,7 @@ func New(ctx context.Context, client clientset.Interface, cfg Config) (*Schedule
 	s.statuses, s.groupStatuses = newStatusWriter(s.report), newStatusWriter(s.writeGroup)
 	s.queue = queue.New(queue.Config{
 		Less: s.less, PreEnqueue: s.preEnqueue, Listeners: s.listeners, Hints: s.hint,
+		Shape: s.hintShape, Helps: s.helps,
 		InitialBackoff: cfg.InitialBackoff, MaxBackoff: cfg.MaxBackoff,
 	})
 	for _, p := range cfg.Profiles {
@@ -91,7 +92,7 @@ func New(ctx context.Context, client clientset.Interface, cfg Config) (*Schedule
 		Client: client, KubeConfig: cfg.RESTConfig, Informers: factory, Groups: s.groups,
 		Snapshot: s.snapshot, Nominator: s.queue.Nominator(), Activator: s.queue,
 		Waiting: framework.NewWaitingPods(), Parallel: framework.NewParallelizer(cfg.Parallelism),
-		Extenders: cfg.Extenders, MemoNodes: cfg.MemoNodes,
+		Extenders: cfg.Extenders, MemoNodes: cfg.MemoNodes, Taken: s.cache.Taken,
 		Recorder:   func(profile string) events.EventRecorderLogger { return s.recorders[profile] },
 		NewDevices: func() (fwk.SharedDRAManager, error) { return devices.NewManager(factory) },
 	}
@@ -209,6 +210,24 @@ func (s *Scheduler) hint(info *framework.QueuedPodInfo, event fwk.ClusterEvent, 
 		return queue.Retry
 	}
 	return queue.Skip
+}
+
+// hintShape returns what pods have in common for which the hints of a plugin say the same; nothing if the plugin is to
+// be asked for each of them.
+func (s *Scheduler) hintShape(plugin string, pod *v1.Pod) string {
+	profile, ok := s.profiles[pod.Spec.SchedulerName]
+	if !ok {
+		return ""
+	}
+	if shaper, ok := profile.Plugin(plugin).(framework.HintShaper); ok {
+		return profile.Name + "/" + shaper.HintShape(pod)
+	}
+	return ""
+}
+
+// helps asks one of the plugins that rejected a pod whether an event may help it.
+func (s *Scheduler) helps(plugin string, info *framework.QueuedPodInfo, event fwk.ClusterEvent, oldObj, newObj any) bool {
+	return s.mayHelp(info, sets.New(plugin), event, oldObj, newObj)
 }
 
 func (s *Scheduler) mayHelp(info *framework.QueuedPodInfo, rejecters sets.Set[string], event fwk.ClusterEvent, oldObj, newObj any) bool {

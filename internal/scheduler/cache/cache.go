@@ -162,6 +162,21 @@ func (c *Cache) removeLocked(uid types.UID) {
 	c.dropIfEmptyLocked(s.node)
 }
 
+// Taken returns what a node has, and what the pods take that are bound there and are not less important than priority:
+// others could be preempted, and bindings may fail. It reports false for a node that is not known.
+func (c *Cache) Taken(node string, priority int32) (has, taken fwk.Resource, pods int, known bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n, ok := c.nodes[node]
+	if !ok || n.Node() == nil {
+		return nil, nil, 0, false
+	}
+	taken, pods = n.RequestedBy(func(pod *v1.Pod) bool {
+		return framework.Priority(pod) >= priority && !c.pods[pod.UID].assumed
+	})
+	return n.GetAllocatable(), taken, pods, true
+}
+
 // Sizes returns how many nodes and pods there are, and how many of the pods are assumed.
 func (c *Cache) Sizes() (nodes, pods, assumed int) {
 	c.mu.Lock()

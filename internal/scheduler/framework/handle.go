@@ -37,6 +37,8 @@ type Shared struct {
 		once    sync.Once
 		manager atomic.Pointer[fwk.SharedDRAManager]
 	}
+	// Taken is the cache's, as it is now, for hints; it may be nil.
+	Taken func(node string, priority int32) (has, taken fwk.Resource, pods int, known bool)
 	// MemoNodes is from how many nodes on profiles remember what plugins said about pods of one shape.
 	MemoNodes int
 	// Recorder returns the recorder of a profile's events.
@@ -68,6 +70,15 @@ func (p *Profile) NominatedPodsForNode(node string) []fwk.PodInfo {
 // Activate puts pods that wait into the active queue.
 func (p *Profile) Activate(log klog.Logger, pods map[string]*v1.Pod) {
 	p.shared.Activator.Activate(log, pods)
+}
+
+// Taken returns what a node has, and what is taken of it that can neither be preempted by a pod of this priority nor is
+// about to be bound only. It reports false if that is not known.
+func (p *Profile) Taken(node string, priority int32) (has, taken fwk.Resource, pods int, known bool) {
+	if p.shared.Taken == nil {
+		return nil, nil, 0, false
+	}
+	return p.shared.Taken(node, priority)
 }
 
 // SnapshotSharedLister returns the cluster as the current cycle sees it.

@@ -3,6 +3,7 @@ package framework
 import (
 	"fmt"
 
+	v1 "k8s.io/api/core/v1"
 	fwk "k8s.io/kube-scheduler/framework"
 )
 
@@ -11,6 +12,13 @@ import (
 // Event is one of which a plugin wants to hear, if the hint (nil: always) says so.
 func Event(r fwk.EventResource, a fwk.ActionType, hint fwk.QueueingHintFn) fwk.ClusterEventWithHint {
 	return fwk.ClusterEventWithHint{Event: fwk.ClusterEvent{Resource: r, ActionType: a}, QueueingHintFn: hint}
+}
+
+// HintShaper is a plugin whose hints about other objects say the same for many pods: those of one shape. Of these, one
+// is asked about.
+type HintShaper interface {
+	fwk.Plugin
+	HintShape(pod *v1.Pod) string
 }
 
 // EventObjects returns the objects of an event with their type. One of them may be nil.

@@ -102,6 +102,21 @@ func (n *NodeInfo) GetGeneration() int64 { return n.generation }
 // Place returns where the node is in its snapshot's list.
 func (n *NodeInfo) Place() int { return n.place }
 
+// RequestedBy returns the sum of the requests of some of the pods, and how many they are.
+func (n *NodeInfo) RequestedBy(is func(*v1.Pod) bool) (*Resource, int) {
+	sum, count := &Resource{}, 0
+	for _, p := range n.pods {
+		if !is(p.GetPod()) {
+			continue
+		}
+		count++
+		if r, ok := p.CalculateResource().Resource.(*Resource); ok {
+			sum.add(r, 1)
+		}
+	}
+	return sum, count
+}
+
 // SetPlace is called by the snapshot, before anybody else has the node.
 func (n *NodeInfo) SetPlace(i int) { n.place = i }
 

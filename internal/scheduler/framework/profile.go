@@ -303,6 +303,9 @@ func (p *Profile) extensions(state fwk.CycleState, do func(fwk.PreFilterExtensio
 	return nil
 }
 
+// Plugin returns the plugin of a name, or nil.
+func (p *Profile) Plugin(name string) fwk.Plugin { return p.byName[name] }
+
 // PostFilter asks the plugins for a node that could be made to fit, after none has fitted. The first
 // one that knows a way decides.
 func (p *Profile) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, m fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {

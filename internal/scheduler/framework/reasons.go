@@ -2,6 +2,7 @@ package framework
 
 import (
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 
@@ -9,15 +10,25 @@ import (
 )
 
 // NotAvailable says why none of the nodes is available, with the number of nodes that gave each
-// reason. absent is the status of the nodes that are not in statuses.
-func NotAvailable(nodes int, statuses map[string]*fwk.Status, absent *fwk.Status) string {
+// reason. absent is the status of the nodes that have none in statuses.
+func NotAvailable(nodes int, statuses iter.Seq[*fwk.Status], absent *fwk.Status) string {
 	count := map[string]int{}
-	for _, st := range statuses {
+	left, last, times := nodes, "", 0 // the last reason, and how often it was given in a row
+	for st := range statuses {
+		left--
 		for _, r := range st.Reasons() {
-			count[r]++
+			if r == last {
+				times++
+				continue
+			}
+			count[last] += times
+			last, times = r, 1
 		}
 	}
-	if left := nodes - len(statuses); left > 0 {
+	if count[last] += times; count[""] == 0 {
+		delete(count, "")
+	}
+	if left > 0 {
 		for _, r := range absent.Reasons() {
 			count[r] += left
 		}

@@ -116,7 +116,7 @@ func (d *DefaultPreemption) findRoom(ctx context.Context, state fwk.CycleState, 
 		}
 	}
 	if len(found) == 0 {
-		why := framework.NotAvailable(len(all), statuses, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "Preemption is not helpful for scheduling"))
+		why := framework.NotAvailable(len(all), slices.Values(statuses), fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "Preemption is not helpful for scheduling"))
 		return nominate(""), fwk.NewStatus(fwk.Unschedulable, why)
 	}
 	if found, err = d.extend(ctx, pod, found); err != nil {
@@ -207,7 +207,7 @@ type candidate struct {
 // candidates tries the nodes, beginning at a random one, until it has found a tenth of them (by
 // default, and at least a hundred) of which one breaks no budget. It returns why the others are of no
 // use.
-func (d *DefaultPreemption) candidates(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo, budgets []*policyv1.PodDisruptionBudget) ([]candidate, map[string]*fwk.Status, error) {
+func (d *DefaultPreemption) candidates(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo, budgets []*policyv1.PodDisruptionBudget) ([]candidate, []*fwk.Status, error) {
 	if len(nodes) == 0 {
 		return nil, nil, nil
 	}
@@ -219,9 +219,13 @@ func (d *DefaultPreemption) candidates(ctx context.Context, state fwk.CycleState
 	var found []candidate
 	harmless := false
 	var errs []error
-	statuses := map[string]*fwk.Status{}
+	statuses := make([]*fwk.Status, len(nodes)) // each written by who looks at the node
 	d.h.Parallelizer().Until(search, len(nodes), func(i int) {
 		n := nodes[(first+i)%len(nodes)]
+		if !slices.ContainsFunc(n.GetPods(), func(p fwk.PodInfo) bool { return less(p.GetPod(), pod) }) {
+			statuses[i] = noVictims
+			return
+		}
 		c, st := d.try(search, state.Clone(), pod, n.Snapshot(), budgets)
 		mu.Lock()
 		defer mu.Unlock()
@@ -233,7 +237,7 @@ func (d *DefaultPreemption) candidates(ctx context.Context, state fwk.CycleState
 				stop()
 			}
 		case st.IsRejected():
-			statuses[n.Node().Name] = st
+			statuses[i] = st
 		case search.Err() == nil:
 			errs = append(errs, st.AsError())
 		}
@@ -244,20 +248,24 @@ func (d *DefaultPreemption) candidates(ctx context.Context, state fwk.CycleState
 	if len(found) > 0 {
 		errs = nil
 	}
+	statuses = slices.DeleteFunc(statuses, func(st *fwk.Status) bool { return st == nil })
 	return found, statuses, utilerrors.NewAggregate(errs)
 }
 
-// try finds the victims on one node: first all pods of a lower priority go, then as many as possible
+// noVictims is the status of a node without less important pods.
+var noVictims = fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "No preemption victims found for incoming pod")
+
+// less reports whether a has a lower priority than b.
+func less(a, b *v1.Pod) bool { return framework.Priority(a) < framework.Priority(b) }
+
+// try finds the victims on one node that has less important pods: first all pods of a lower priority go, then as many as possible
 // come back, those that a budget protects first, and the more important ones before the others.
 func (d *DefaultPreemption) try(ctx context.Context, state fwk.CycleState, pod *v1.Pod, n fwk.NodeInfo, budgets []*policyv1.PodDisruptionBudget) (candidate, *fwk.Status) {
 	var lower []fwk.PodInfo
 	for _, p := range n.GetPods() {
-		if framework.Priority(p.GetPod()) < framework.Priority(pod) {
+		if less(p.GetPod(), pod) {
 			lower = append(lower, p)
 		}
-	}
-	if len(lower) == 0 {
-		return candidate{}, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "No preemption victims found for incoming pod")
 	}
 	remove := func(p fwk.PodInfo) *fwk.Status {
 		if err := n.RemovePod(klog.FromContext(ctx), p.GetPod()); err != nil {

@@ -1,8 +1,10 @@
 package plugins
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -157,7 +159,7 @@ func (f NodeResourcesFit) ignores(name v1.ResourceName) bool {
 // EventsToRegister returns the events that free or add resources.
 func (f NodeResourcesFit) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
 	events := []fwk.ClusterEventWithHint{
-		{Event: fwk.ClusterEvent{Resource: fwk.Pod, ActionType: fwk.Delete | fwk.UpdatePodScaleDown}, QueueingHintFn: freed},
+		{Event: fwk.ClusterEvent{Resource: fwk.Pod, ActionType: fwk.Delete | fwk.UpdatePodScaleDown}, QueueingHintFn: f.freed},
 		{Event: fwk.ClusterEvent{Resource: fwk.Node, ActionType: fwk.Add | fwk.UpdateNodeAllocatable}, QueueingHintFn: f.hint},
 	}
 	if f.classes() != nil {
@@ -200,16 +202,41 @@ func (f NodeResourcesFit) classHint(_ klog.Logger, pod *v1.Pod, oldObj, newObj a
 	}))
 }
 
-// freed reports whether a pod that went or shrank had, or was to get, room on a node.
-func freed(_ klog.Logger, _ *v1.Pod, oldObj, _ any) (fwk.QueueingHint, error) {
+// freed reports whether a pod that went or shrank had, or was to get, room on a node where that is enough for the pod,
+// once those are preempted that can be. Upstream tries every pod again.
+func (f NodeResourcesFit) freed(_ klog.Logger, pod *v1.Pod, oldObj, _ any) (fwk.QueueingHint, error) {
 	old, ok := oldObj.(*v1.Pod)
 	if !ok {
 		return fwk.Queue, fmt.Errorf("not a pod: %T", oldObj)
 	}
-	if old.Spec.NodeName == "" && old.Status.NominatedNodeName == "" {
+	node := cmp.Or(old.Spec.NodeName, old.Status.NominatedNodeName)
+	if node == "" {
 		return fwk.QueueSkip, nil
 	}
-	return fwk.Queue, nil
+	h, ok := f.handle.(interface {
+		Taken(node string, priority int32) (has, taken fwk.Resource, pods int, known bool)
+	})
+	if !ok {
+		return fwk.Queue, nil
+	}
+	has, taken, others, known := h.Taken(node, framework.Priority(pod))
+	if !known {
+		return fwk.Queue, nil
+	}
+	reasons, _ := f.short(framework.NewResource(framework.Requests(pod)), has, taken, others, f.backed)
+	return framework.QueueWhen(len(reasons) == 0)
+}
+
+// HintShape returns what a pod asks for: nothing else of it matters to the hints.
+func (NodeResourcesFit) HintShape(pod *v1.Pod) string {
+	asks := framework.Requests(pod)
+	var b strings.Builder
+	fmt.Fprint(&b, framework.Priority(pod), devices.ExtendedResources(pod))
+	for _, name := range slices.Sorted(maps.Keys(asks)) {
+		q := asks[name]
+		b.WriteString(string(" " + name + "=" + v1.ResourceName(q.String())))
+	}
+	return b.String()
 }
 
 // hint reports whether the pod would fit on the node if it had it for itself.

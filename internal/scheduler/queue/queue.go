@@ -58,7 +58,11 @@ type Config struct {
 	// Listeners returns the plugins that want to hear of such events.
 	Listeners func(fwk.ClusterEvent) sets.Set[string]
 	// Hints asks the plugins that rejected the pod what an event means for it.
-	Hints          func(pod *framework.QueuedPodInfo, event fwk.ClusterEvent, oldObj, newObj any) Hint
+	Hints func(pod *framework.QueuedPodInfo, event fwk.ClusterEvent, oldObj, newObj any) Hint
+	// Shape returns what pods have in common for which a plugin's hints say the same; nothing if it is to be asked for
+	// each of them. Helps asks one plugin, about one of these.
+	Shape          func(plugin string, pod *v1.Pod) string
+	Helps          func(plugin string, pod *framework.QueuedPodInfo, event fwk.ClusterEvent, oldObj, newObj any) bool
 	InitialBackoff time.Duration
 	MaxBackoff     time.Duration
 }
@@ -83,6 +87,8 @@ type item struct {
 	changed bool
 	// since is when it became unschedulable.
 	since time.Time
+	// groups has the shape that it has for each plugin that rejected it, while it is unschedulable.
+	groups map[string]string
 	// rest is its place among those that are tried again after five minutes; nil if it is not one of them.
 	rest *list.Element
 }
@@ -103,9 +109,9 @@ type Queue struct {
 	active  podHeap
 	backoff podHeap
 	// unschedulable has the pods that wait for an event; rejected has them by the plugins that rejected
-	// them, so that an event costs nothing for those to whom it means nothing.
+	// them and by shape, so that an event costs nothing for those to whom it means nothing.
 	unschedulable map[types.UID]*item
-	rejected      map[string]map[types.UID]*item
+	rejected      map[string]map[string]map[types.UID]*item
 	// resting has the unschedulable ones (*item) that are not gated, the one that has waited longest first.
 	resting *list.List
 	// flights has the pods in flight (*item), in the order in which they were popped, and between them
@@ -125,7 +131,7 @@ func New(cfg Config) *Queue {
 	}
 	q := &Queue{
 		cfg: cfg, items: map[types.UID]*item{}, unschedulable: map[types.UID]*item{},
-		rejected: map[string]map[types.UID]*item{}, resting: list.New(), flights: list.New(), wake: make(chan struct{}, 1),
+		rejected: map[string]map[string]map[types.UID]*item{}, resting: list.New(), flights: list.New(), wake: make(chan struct{}, 1),
 	}
 	q.nominator = framework.NewNominator(q.waits)
 	q.active.less = func(a, b *item) bool { return cfg.Less(a.info, b.info) }
@@ -230,11 +236,20 @@ func (q *Queue) restLocked(it *item, why string) {
 	if it.info.GatingPlugin == "" {
 		it.rest = q.resting.PushBack(it)
 	}
+	it.groups = map[string]string{}
 	for plugin := range rejecters(it.info) {
-		if q.rejected[plugin] == nil {
-			q.rejected[plugin] = map[types.UID]*item{}
+		shape := ""
+		if q.cfg.Shape != nil {
+			shape = q.cfg.Shape(plugin, it.info.GetPod())
 		}
-		q.rejected[plugin][uid] = it
+		it.groups[plugin] = shape
+		if q.rejected[plugin] == nil {
+			q.rejected[plugin] = map[string]map[types.UID]*item{}
+		}
+		if q.rejected[plugin][shape] == nil {
+			q.rejected[plugin][shape] = map[types.UID]*item{}
+		}
+		q.rejected[plugin][shape][uid] = it
 	}
 }
 
@@ -258,9 +273,12 @@ func (q *Queue) takeLocked(it *item) {
 			q.resting.Remove(it.rest)
 			it.rest = nil
 		}
-		for plugin := range rejecters(it.info) {
-			delete(q.rejected[plugin], uid)
+		for plugin, shape := range it.groups {
+			if delete(q.rejected[plugin][shape], uid); len(q.rejected[plugin][shape]) == 0 {
+				delete(q.rejected[plugin], shape)
+			}
 		}
+		it.groups = nil
 	case inFlight:
 		q.landLocked(it)
 	}
@@ -526,13 +544,26 @@ func (q *Queue) Move(ctx context.Context, ev fwk.ClusterEvent, oldObj, newObj an
 	defer q.mu.Unlock()
 	q.keepLocked(event{ev, oldObj, newObj})
 	for plugin := range q.cfg.Listeners(ev) {
-		for _, it := range q.rejected[plugin] {
-			if hint := q.cfg.Hints(it.info, ev, oldObj, newObj); hint != Skip {
-				q.takeLocked(it)
-				q.retryLocked(ctx, it, hint, ev.Label())
+		for shape, group := range q.rejected[plugin] {
+			if shape != "" && !q.helpsLocked(plugin, group, ev, oldObj, newObj) {
+				continue
+			}
+			for _, it := range group {
+				if hint := q.cfg.Hints(it.info, ev, oldObj, newObj); hint != Skip {
+					q.takeLocked(it)
+					q.retryLocked(ctx, it, hint, ev.Label())
+				}
 			}
 		}
 	}
+}
+
+// helpsLocked asks about one pod of a group, for all of them.
+func (q *Queue) helpsLocked(plugin string, group map[types.UID]*item, ev fwk.ClusterEvent, oldObj, newObj any) bool {
+	for _, it := range group {
+		return q.cfg.Helps(plugin, it.info, ev, oldObj, newObj)
+	}
+	return false
 }
 
 // keepLocked keeps an event for the pods in flight. If there are too many, the oldest one is forgotten, and
@@ -577,8 +608,8 @@ func (q *Queue) Rejected() map[Rejecter]int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	out := map[Rejecter]int{}
-	for plugin, items := range q.rejected {
-		for _, it := range items {
+	for _, it := range q.unschedulable {
+		for plugin := range it.groups {
 			out[Rejecter{plugin, it.info.GetPod().Spec.SchedulerName}]++
 		}
 	}

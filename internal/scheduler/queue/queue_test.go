@@ -492,3 +492,50 @@ func TestAPoppedPodKnowsItsNomination(t *testing.T) {
 		}
 	})
 }
+
+// TestOneOfAShapeIsAskedAbout: ten thousand pods that are alike cost an event as much as one of them.
+func TestOneOfAShapeIsAskedAbout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue(nil)
+		asked := 0
+		q.cfg.Shape = func(plugin string, p *v1.Pod) string {
+			if plugin == "Fit" {
+				return p.Labels["shape"]
+			}
+			return ""
+		}
+		q.cfg.Helps = func(_ string, p *framework.QueuedPodInfo, _ fwk.ClusterEvent, _, obj any) bool {
+			asked++
+			return obj == p.GetPod().Labels["shape"]
+		}
+		for name, shape := range map[string]string{"a": "small", "b": "small", "c": "large", "d": "large", "e": ""} {
+			p := pod(name, 0)
+			p.Labels = map[string]string{"shape": shape}
+			add(t, q, p)
+		}
+		for range 5 {
+			info, err := q.Pop(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			requeue(t, q, info, sets.New("Fit"))
+		}
+		time.Sleep(time.Minute) // the back-off is over
+		node := fwk.ClusterEvent{Resource: fwk.Node, ActionType: fwk.Add}
+		q.Move(t.Context(), node, nil, "useless")
+		if active, _, waiting, _ := q.Lengths(); active != 0 || waiting != 5 || asked != 2 {
+			t.Errorf("%d pods are tried again, %d wait; %d were asked about", active, waiting, asked)
+		}
+		q.Move(t.Context(), node, nil, "small")
+		if active, _, waiting, _ := q.Lengths(); active != 3 || waiting != 2 { // and the one without a shape
+			t.Errorf("%d pods are tried again, %d wait", active, waiting)
+		}
+		if got := q.Rejected()[Rejecter{Plugin: "Fit"}]; got != 2 {
+			t.Errorf("%d pods are rejected", got)
+		}
+		q.Move(t.Context(), node, nil, "large")
+		if active, _, waiting, _ := q.Lengths(); active != 5 || waiting != 0 || len(q.rejected["Fit"]) != 0 {
+			t.Errorf("%d pods are tried again, %d wait", active, waiting)
+		}
+	})
+}

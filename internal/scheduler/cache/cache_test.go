@@ -5,8 +5,12 @@ import (
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
+
+	"wherry.dev/internal/scheduler/framework"
 )
 
 // TestEveryNodeKnowsHowManyHaveAnImage: the first node counted the image once, and only the last one as often as it is.
@@ -69,4 +73,36 @@ func TestImagesComeAndGo(t *testing.T) {
 	has("b", "web:2")
 	want("b", "web:2", 2)
 	want("b", "web:1", 0)
+}
+
+// TestWhatIsTaken: less important pods could be preempted, and what is assumed may yet fail to be bound.
+func TestWhatIsTaken(t *testing.T) {
+	c := New(klog.Background())
+	c.SetNode(&v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}})
+	for name, priority := range map[string]int32{"low": 1, "high": 5, "higher": 9} {
+		p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}, Spec: v1.PodSpec{NodeName: "n", Priority: &priority}}
+		p.Spec.Containers = []v1.Container{{Resources: v1.ResourceRequirements{Requests: v1.ResourceList{v1.ResourceCPU: resource.MustParse("1")}}}}
+		if name != "higher" {
+			if err := c.SetPod(p); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		info, err := framework.NewPodInfo(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Assume(info, "n"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for priority, want := range map[int32]int{0: 2, 1: 2, 2: 1, 5: 1, 6: 0} {
+		_, taken, pods, known := c.Taken("n", priority)
+		if !known || pods != want || taken.GetMilliCPU() != int64(1000*want) {
+			t.Errorf("priority %d: %d pods take %d, want %d", priority, pods, taken.GetMilliCPU(), want)
+		}
+	}
+	if _, _, _, known := c.Taken("m", 0); known {
+		t.Error("a node is known that does not exist")
+	}
 }
