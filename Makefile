@@ -24,7 +24,7 @@ LDFLAGS := -s -w -X wherry.dev/internal/version.Version=$(VERSION) \
   -X $(VERSION_PKG).gitVersion=$(KUBE)+wherry -X $(VERSION_PKG).gitMajor=1 -X $(VERSION_PKG).gitMinor=37 \
   -X $(VERSION_PKG).gitTreeState=clean -X $(VERSION_PKG).buildDate=1970-01-01T00:00:00Z
 
-.PHONY: help deps deps-test deps-race build images up down purge test attack kills history race lint bench bench-api bench-cri bench-scheduler diff-scheduler sim sim-scheduler conformance critest test-v2 fuzz clean
+.PHONY: help deps deps-test deps-race build images up down purge test attack kills history race lint bench bench-api bench-cri bench-hollow bench-scheduler diff-scheduler sim sim-scheduler conformance critest test-v2 fuzz clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | sort | expand -t 14
@@ -85,6 +85,9 @@ bench-api: build ## measure the API server beside upstream's: make bench-api [KU
 
 bench-scheduler: build ## measure the scheduler on 5,000 nodes beside upstream's: make bench-scheduler [KUBE_SCHEDULER=/path] [BENCH_FLAGS="-cases basic -rounds 5"]
 	$(GO) run ./test/bench/scheduler $(BENCH_FLAGS) -kube-scheduler "$(KUBE_SCHEDULER)" $(abspath $(BIN))
+
+bench-hollow: build ## a Deployment on hollow nodes, rolled, losing nodes, drained: make bench-hollow [BENCH_FLAGS="-nodes 5000 -heartbeat 40s"]
+	$(GO) run ./test/bench/hollow $(BENCH_FLAGS) $(abspath $(BIN))
 
 diff-scheduler: build ## ask our scheduler and upstream's about the same pods: make diff-scheduler KUBE_SCHEDULER=/path [CLUSTERS=20] [SEED=1]
 	@if [ -z "$(KUBE_SCHEDULER)" ]; then echo "SKIP: diff-scheduler needs upstream's scheduler: make diff-scheduler KUBE_SCHEDULER=/path/to/kube-scheduler"; \

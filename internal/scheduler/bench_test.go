@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -65,6 +66,11 @@ func BenchmarkScheduling(b *testing.B) {
 		"topology spread": func(p *v1.Pod) {
 			labelled(p)
 			p.Spec.TopologySpreadConstraints = []v1.TopologySpreadConstraint{{MaxSkew: 5, TopologyKey: v1.LabelTopologyZone, WhenUnsatisfiable: v1.DoNotSchedule, LabelSelector: selector}}
+		},
+		// Pods of a set, which has no say in where they go: they are spread by default.
+		"default spread": func(p *v1.Pod) {
+			labelled(p)
+			p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "set", Controller: new(true)}}
 		},
 		"pod affinity": func(p *v1.Pod) {
 			labelled(p)
@@ -133,6 +139,13 @@ func newBench(b *testing.B, nodes int) *bench {
 				v1.ResourceCPU: resource.MustParse("1000000"), v1.ResourceMemory: resource.MustParse("1000000Gi"), v1.ResourcePods: resource.MustParse("1000000"),
 			}},
 		})
+	}
+	set := &appsv1.ReplicaSet{
+		ObjectMeta: metav1.ObjectMeta{Name: "set", Namespace: "default"},
+		Spec:       appsv1.ReplicaSetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"color": "blue"}}},
+	}
+	if err := s.shared.Informers.Apps().V1().ReplicaSets().Informer().GetIndexer().Add(set); err != nil {
+		b.Fatal(err)
 	}
 	return &bench{Scheduler: s, bound: bound}
 }

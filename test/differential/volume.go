@@ -16,7 +16,9 @@ const (
 	// long ago.
 	classLocal, classThere, classAtOnce = "local", "there", "at-once"
 	driver                              = "disks.example.com"
-	claims                              = "claim-0 claim-1 claim-2 claim-3 claim-4 solo"
+	// What takes the place of the built-in volumes of AWS.
+	driverEBS, pluginEBS = "ebs.csi.aws.com", "kubernetes.io/aws-ebs"
+	claims               = "claim-0 claim-1 claim-2 claim-3 claim-4 solo"
 )
 
 // claimOf returns the name of a namespace's claim. It says the namespace, because upstream takes a victim of another
@@ -87,6 +89,12 @@ func (d dice) csiNode(name string) *storagev1.CSINode {
 			Name: driver, NodeID: name, Allocatable: &storagev1.VolumeNodeResources{Count: new(int32(1 + d.IntN(3)))},
 		}}
 	}
+	if d.chance(2) {
+		n.Annotations = map[string]string{v1.MigratedPluginsAnnotationKey: pluginEBS}
+		n.Spec.Drivers = append(n.Spec.Drivers, storagev1.CSINodeDriver{
+			Name: driverEBS, NodeID: name, Allocatable: &storagev1.VolumeNodeResources{Count: new(int32(1 + d.IntN(2)))},
+		})
+	}
 	return n
 }
 
@@ -130,6 +138,11 @@ func (d dice) volume(name, class string, nodes int) *v1.PersistentVolume {
 				CSI: &v1.CSIPersistentVolumeSource{Driver: driver, VolumeHandle: name},
 			},
 		},
+	}
+	if class == classThere && d.chance(3) {
+		v.Spec.PersistentVolumeSource = v1.PersistentVolumeSource{
+			AWSElasticBlockStore: &v1.AWSElasticBlockStoreVolumeSource{VolumeID: name},
+		}
 	}
 	key, values := v1.LabelHostname, []string{fmt.Sprint("n-", d.IntN(nodes)), fmt.Sprint("n-", d.IntN(nodes))}
 	if d.chance(2) {
@@ -175,7 +188,13 @@ func (d dice) volumes(p *v1.Pod) {
 // disk returns a volume that not every other pod on the node may have, too.
 func (d dice) disk() v1.VolumeSource {
 	readOnly := d.chance(2)
-	switch d.IntN(3) {
+	switch d.IntN(5) {
+	case 3:
+		return v1.VolumeSource{AWSElasticBlockStore: &v1.AWSElasticBlockStoreVolumeSource{
+			VolumeID: d.word("vol-1 vol-2"), ReadOnly: readOnly,
+		}}
+	case 4: // which counts for no limit
+		return v1.VolumeSource{CSI: &v1.CSIVolumeSource{Driver: driver}}
 	case 0:
 		return v1.VolumeSource{GCEPersistentDisk: &v1.GCEPersistentDiskVolumeSource{PDName: "disk", ReadOnly: readOnly}}
 	case 1:
