@@ -467,6 +467,27 @@ func TestPodsOfAWorkloadAreSpreadByDefault(t *testing.T) {
 	})
 }
 
+// TestNodesOfOneHostNameCountForThemselves: where host names are only wished for, each node has what is on it, as upstream
+// counts. All pods but the first are counted by what has changed.
+func TestNodesOfOneHostNameCountForThemselves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		twin := func(n *v1.Node) { n.Labels[v1.LabelHostname] = "twin" }
+		c := start(t, node("n1", "400", twin), node("n2", "1", twin), node("n3", "1", twin)) // else all would be on n1
+		defer c.stop()
+		on := map[string]int{}
+		for i := range 6 {
+			name := fmt.Sprintf("p%d", i)
+			c.create(pod(name, "100m", labelled("app", "web"), spread(v1.TopologySpreadConstraint{
+				MaxSkew: 1, TopologyKey: v1.LabelHostname, WhenUnsatisfiable: v1.ScheduleAnyway, LabelSelector: app("web"),
+			})))
+			on[c.get(name).Spec.NodeName]++
+		}
+		if on["n1"] != 2 || on["n2"] != 2 || on["n3"] != 2 {
+			t.Errorf("the pods are on %v", on)
+		}
+	})
+}
+
 // gate is a Permit plugin that lets pods wait.
 type gate struct {
 	h    fwk.Handle

@@ -108,6 +108,7 @@ type constraint struct {
 	key         string
 	selector    labels.Selector
 	self        bool // the pod itself is selected
+	alike       bool // the selector is that of the first constraint
 	honorNodes  bool // the pod's node affinity limits the nodes that count
 	honorTaints bool // and so do taints
 }
@@ -147,7 +148,7 @@ func (t *PodTopologySpread) constraints(pod *v1.Pod, when v1.UnsatisfiableConstr
 		return nil, nil
 	}
 	for i := range out {
-		out[i].selector, out[i].self = selector, selector.Matches(labels.Set(pod.Labels))
+		out[i].selector, out[i].self, out[i].alike = selector, selector.Matches(labels.Set(pod.Labels)), i > 0
 	}
 	return out, nil
 }
@@ -342,7 +343,7 @@ type spreadQuestion struct {
 	constraints []constraint
 	affinity    nodeaffinity.RequiredNodeAffinity
 	strict      bool // nodes must have all keys to count
-	noHosts     bool // constraints over host names are left out
+	perNode     bool // what has a host name is a node of its own, and counts, whatever the name is
 }
 
 // count returns the pods that match each constraint, by domain, on the nodes that count.
@@ -356,13 +357,19 @@ func (t *PodTopologySpread) count(ctx context.Context, q *spreadQuestion) (map[s
 			return nil
 		}
 		var out []share[spreadDomain]
+		selected := -1
 		for i := range q.constraints {
 			c := &q.constraints[i]
-			if q.noHosts && c.key == v1.LabelHostname || !c.counts(ctx, q.pod, q.affinity, n.Node()) {
+			d := spreadDomain{i, n.Node().Labels[c.key]}
+			if q.perNode && c.key == v1.LabelHostname {
+				d.value = n.Node().Name
+			} else if !c.counts(ctx, q.pod, q.affinity, n.Node()) {
 				continue
 			}
-			d := spreadDomain{i, n.Node().Labels[c.key]}
-			out = append(out, share[spreadDomain]{d, int64(matching(n.GetPods(), c.selector, q.pod.Namespace))})
+			if selected < 0 || !c.alike {
+				selected = matching(n.GetPods(), c.selector, q.pod.Namespace)
+			}
+			out = append(out, share[spreadDomain]{d, int64(selected)})
 		}
 		return out
 	})
@@ -371,7 +378,7 @@ func (t *PodTopologySpread) count(ctx context.Context, q *spreadQuestion) (map[s
 // key identifies everything on which the count depends, besides the nodes.
 func (q *spreadQuestion) key() (string, error) {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s %t %t", q.pod.Namespace, q.strict, q.noHosts)
+	fmt.Fprintf(&b, "%s %t %t", q.pod.Namespace, q.strict, q.perNode)
 	nodes, taints := false, false
 	for i := range q.constraints {
 		c := &q.constraints[i]
@@ -501,7 +508,7 @@ func (t *PodTopologySpread) afterNode(_ klog.Logger, pod *v1.Pod, oldObj, newObj
 type spreadScores struct {
 	constraints []constraint
 	ignored     sets.Set[string]     // nodes without all topology keys
-	counted     map[spreadDomain]sum // without host names: Score counts these
+	counted     map[spreadDomain]sum // host names by node
 	weights     []float64
 }
 
@@ -541,7 +548,7 @@ func (t *PodTopologySpread) PreScore(ctx context.Context, state fwk.CycleState, 
 		s.weights[i] = math.Log(float64(sizes[i] + 2))
 	}
 	s.counted, err = t.count(ctx, &spreadQuestion{
-		pod: pod, constraints: constraints, affinity: nodeaffinity.GetRequiredNodeAffinity(pod), strict: strict, noHosts: true,
+		pod: pod, constraints: constraints, affinity: nodeaffinity.GetRequiredNodeAffinity(pod), strict: strict, perNode: true,
 	})
 	if err != nil {
 		return fwk.AsStatus(err)
@@ -551,7 +558,7 @@ func (t *PodTopologySpread) PreScore(ctx context.Context, state fwk.CycleState, 
 }
 
 // Score returns how many pods there are in the node's domains: the fewer the better.
-func (t *PodTopologySpread) Score(_ context.Context, state fwk.CycleState, pod *v1.Pod, n fwk.NodeInfo) (int64, *fwk.Status) {
+func (t *PodTopologySpread) Score(_ context.Context, state fwk.CycleState, _ *v1.Pod, n fwk.NodeInfo) (int64, *fwk.Status) {
 	s, st := framework.ReadState[*spreadScores](state, spreadScoreKey)
 	if !st.IsSuccess() || s.ignored.Has(node(n).Name) {
 		return 0, st
@@ -563,10 +570,10 @@ func (t *PodTopologySpread) Score(_ context.Context, state fwk.CycleState, pod *
 		if !ok {
 			continue
 		}
-		count := s.counted[spreadDomain{i, value}].n
 		if c.key == v1.LabelHostname {
-			count = int64(matching(n.GetPods(), c.selector, pod.Namespace))
+			value = node(n).Name
 		}
+		count := s.counted[spreadDomain{i, value}].n
 		// A larger skew that is allowed makes differences matter less.
 		sum += float64(count)*s.weights[i] + float64(c.maxSkew-1)
 	}
