@@ -47,3 +47,17 @@ func TestAPodMayBecomeTheFirstOfItsKind(t *testing.T) {
 		}
 	}
 }
+
+// TestScoresAreRoundedAsUpstreams: 58 of 100 is 57, because fractions are multiplied; with whole numbers another node
+// could be the best one.
+func TestScoresAreRoundedAsUpstreams(t *testing.T) {
+	scores := fwk.NodeScoreList{{Name: "a", Score: -74}, {Name: "b", Score: -16}, {Name: "c", Score: 0}, {Name: "d", Score: 26}}
+	if st := (&InterPodAffinity{}).NormalizeScore(t.Context(), nil, nil, scores); !st.IsSuccess() {
+		t.Fatal(st)
+	}
+	for i, want := range []int64{0, 57, 74, 100} {
+		if scores[i].Score != want {
+			t.Errorf("%s: %d, want %d", scores[i].Name, scores[i].Score, want)
+		}
+	}
+}
