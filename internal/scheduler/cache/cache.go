@@ -23,9 +23,8 @@ import (
 //	   ▲               │ Forget (bind failed)     ▲
 //	   └───────────────┘                          └── AddPod without Assume
 type podState struct {
-	info    *framework.PodInfo
-	node    string
-	assumed bool
+	info *framework.PodInfo
+	node string
 }
 
 // Cache is fed by the informers and by the scheduling cycle; it is safe for
@@ -33,18 +32,20 @@ type podState struct {
 type Cache struct {
 	log klog.Logger
 
-	mu     sync.Mutex
-	nodes  map[string]*framework.NodeInfo
-	pods   map[types.UID]*podState
-	images map[string]int   // how many nodes have an image, by its name
-	counts uint64           // grows with every change of images
-	dirty  sets.Set[string] // the nodes that have changed since the last Update
+	mu    sync.Mutex
+	nodes map[string]*framework.NodeInfo
+	pods  map[types.UID]*podState
+	// assumed are those of pods that are not bound yet as far as is known: they are few.
+	assumed sets.Set[types.UID]
+	images  map[string]int   // how many nodes have an image, by its name
+	counts  uint64           // grows with every change of images
+	dirty   sets.Set[string] // the nodes that have changed since the last Update
 }
 
 // New returns an empty cache.
 func New(log klog.Logger) *Cache {
 	return &Cache{
-		log: log, nodes: map[string]*framework.NodeInfo{}, pods: map[types.UID]*podState{},
+		log: log, nodes: map[string]*framework.NodeInfo{}, pods: map[types.UID]*podState{}, assumed: sets.New[types.UID](),
 		images: map[string]int{}, dirty: sets.New[string](),
 	}
 }
@@ -132,7 +133,8 @@ func (c *Cache) Assume(info *framework.PodInfo, node string) error {
 	if s, ok := c.pods[uid]; ok {
 		return fmt.Errorf("pod %s/%s is already on node %s", info.GetPod().Namespace, info.GetPod().Name, s.node)
 	}
-	c.addLocked(uid, &podState{info: info, node: node, assumed: true})
+	c.addLocked(uid, &podState{info: info, node: node})
+	c.assumed.Insert(uid)
 	return nil
 }
 
@@ -140,7 +142,7 @@ func (c *Cache) Assume(info *framework.PodInfo, node string) error {
 func (c *Cache) Forget(uid types.UID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if s, ok := c.pods[uid]; ok && s.assumed {
+	if c.assumed.Has(uid) {
 		c.removeLocked(uid)
 	}
 }
@@ -156,6 +158,7 @@ func (c *Cache) removeLocked(uid types.UID) {
 		return
 	}
 	delete(c.pods, uid)
+	c.assumed.Delete(uid)
 	if err := c.nodeLocked(s.node).RemovePod(c.log, s.info.GetPod()); err != nil {
 		c.log.Error(err, "The scheduler's cache is inconsistent", "pod", klog.KObj(s.info.GetPod()))
 	}
@@ -172,7 +175,7 @@ func (c *Cache) Taken(node string, priority int32) (has, taken fwk.Resource, pod
 		return nil, nil, 0, false
 	}
 	taken, pods = n.RequestedBy(func(pod *v1.Pod) bool {
-		return framework.Priority(pod) >= priority && !c.pods[pod.UID].assumed
+		return framework.Priority(pod) >= priority && !c.assumed.Has(pod.UID)
 	})
 	return n.GetAllocatable(), taken, pods, true
 }
@@ -181,12 +184,7 @@ func (c *Cache) Taken(node string, priority int32) (has, taken fwk.Resource, pod
 func (c *Cache) Sizes() (nodes, pods, assumed int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, s := range c.pods {
-		if s.assumed {
-			assumed++
-		}
-	}
-	return len(c.nodes), len(c.pods), assumed
+	return len(c.nodes), len(c.pods), c.assumed.Len()
 }
 
 // Update updates the snapshot. It copies only the nodes that have changed since the last time.
