@@ -119,6 +119,45 @@ func Under(dir string) ([]string, error) {
 	return points, nil
 }
 
+// Showing returns the mount points, other than those on the way to it, at which a directory or a part of it is visible.
+func Showing(dir string) ([]string, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, err
+	}
+	all, err := mountinfo.GetMounts(nil)
+	if err != nil {
+		return nil, err
+	}
+	return showing(dir, all), nil
+}
+
+// showing finds the mount that the directory is on, and those of the same file system that begin at or below it.
+func showing(dir string, all []*mountinfo.Info) []string {
+	var on *mountinfo.Info
+	for _, m := range all {
+		if isWithin(m.Mountpoint, dir) && (on == nil || len(m.Mountpoint) >= len(on.Mountpoint)) {
+			on = m // of those at the same place, the last one covers the others
+		}
+	}
+	if on == nil {
+		return nil
+	}
+	inside := filepath.Join(on.Root, strings.TrimPrefix(dir, on.Mountpoint))
+	var out []string
+	for _, m := range all {
+		if m != on && m.Major == on.Major && m.Minor == on.Minor && isWithin(inside, m.Root) {
+			out = append(out, m.Mountpoint)
+		}
+	}
+	return out
+}
+
+// isWithin reports whether a clean path is dir or lies below it.
+func isWithin(dir, path string) bool {
+	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
+}
+
 // UnmountUnder unmounts everything at and below dir, which must be a full path.
 func UnmountUnder(dir string) error {
 	if err := safepath.Full(dir); err != nil {

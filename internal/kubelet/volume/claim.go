@@ -77,7 +77,7 @@ func (m *Mounter) standing(uid types.UID, name string) (bool, error) {
 }
 
 // holds reports whether what was written down is set up.
-func (m *Mounter) holds(b Bound) (bool, error) {
+func (m *Mounter) holds(b bound) (bool, error) {
 	for _, k := range m.kinds() {
 		if k.folder() == b.Folder {
 			return k.ready(b.Path)
@@ -98,7 +98,7 @@ func (m *Mounter) take(ctx context.Context, s *spec, k kind, claim *v1.Persisten
 		}
 	}
 	path := k.path(s, m.place(k, s))
-	err := writeBound(m.Dirs, s.pod.UID, s.name, Bound{
+	err := writeBound(m.Dirs, s.pod.UID, s.name, bound{
 		Volume: s.pv.Name, Claim: claim.Name, ClaimUID: claim.UID, location: location{path, s.readOnly, s.block}, Folder: k.folder(),
 	})
 	if err != nil {

@@ -127,18 +127,26 @@ func TestAClaimThatCannotBeUsedSaysWhy(t *testing.T) {
 		"another node's": {func(_ *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, _ *v1.Pod) {
 			pv.Spec.NodeAffinity.Required.NodeSelectorTerms[0].MatchExpressions[0].Values[0] = "other"
 		}, `MountVolume.NodeAffinity check failed for volume "pv" : no matching NodeSelectorTerms`},
-		"no such path": {func(_ *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, _ *v1.Pod) { pv.Spec.Local.Path = "/nonexistent" },
+		"no such path": {func(_ *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, _ *v1.Pod) {
+			pv.Spec.Local.Path = "/nonexistent"
+		},
 			`MountVolume.NewMounter initialization failed for volume "pv" : path "/nonexistent" does not exist`},
-		"a path that climbs": {func(_ *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, _ *v1.Pod) { pv.Spec.Local.Path = "/tmp/../etc" },
+		"a path that climbs": {func(_ *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, _ *v1.Pod) {
+			pv.Spec.Local.Path = "/tmp/../etc"
+		},
 			`MountVolume.SetUp failed for volume "pv" : invalid path: /tmp/../etc must not contain '..'`},
 		"everything": {func(_ *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, _ *v1.Pod) { pv.Spec.Local.Path = "/" },
 			`MountVolume.SetUp failed for volume "pv" : invalid path: / has, or is among, the files that the kubelet keeps`},
-		"a file": {func(_ *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, _ *v1.Pod) { pv.Spec.Local.Path = "/etc/hostname" },
+		"a file": {func(_ *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, _ *v1.Pod) {
+			pv.Spec.Local.Path = "/etc/hostname"
+		},
 			`path "/etc/hostname" is not a directory`},
 		"a character device": {func(_ *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, pod *v1.Pod) {
 			pod.Spec.Containers[0].VolumeMounts, pv.Spec.VolumeMode, pv.Spec.Local.Path = nil, &block, "/dev/null"
 		}, `MapVolume.MapPodDevice failed for volume "pv" : path "/dev/null" is not a block device`},
-		"an option of others": {func(_ *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, _ *v1.Pod) { pv.Spec.MountOptions = []string{"ro,vers=4"} },
+		"an option of others": {func(_ *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, _ *v1.Pod) {
+			pv.Spec.MountOptions = []string{"ro,vers=4"}
+		},
 			`mount option "vers=4" means nothing for a local directory`},
 		"hostPath of another type": {func(_ *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, _ *v1.Pod) {
 			pv.Spec.PersistentVolumeSource = v1.PersistentVolumeSource{HostPath: &v1.HostPathVolumeSource{Path: "/etc/hostname", Type: new(v1.HostPathDirectory)}}

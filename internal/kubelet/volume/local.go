@@ -26,7 +26,9 @@ type local struct {
 	m *Mounter
 }
 
-func (m *Mounter) locals() kind { return local{"kubernetes.io~local-volume", m} }
+const localFolder = "kubernetes.io~local-volume"
+
+func (m *Mounter) locals() kind { return local{localFolder, m} }
 
 func (local) is(s *spec) bool { return s.pv != nil && s.pv.Spec.Local != nil }
 

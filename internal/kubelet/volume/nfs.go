@@ -20,7 +20,9 @@ import (
 // nfs is a directory of a server, for a pod by its own spec or by a PersistentVolume. Each pod mounts it for itself.
 type nfs struct{ placed }
 
-func nfsMounts() kind { return nfs{"kubernetes.io~nfs"} }
+const nfsFolder = "kubernetes.io~nfs"
+
+func nfsMounts() kind { return nfs{nfsFolder} }
 
 func (nfs) source(s *spec) *v1.NFSVolumeSource {
 	if s.pv != nil {

@@ -15,9 +15,9 @@ import (
 	"wherry.dev/internal/record"
 )
 
-// Bound is what a claim of a pod turned out to be. It is on the disk before the volume is set up, and until all of the
+// bound is what a claim of a pod turned out to be. It is on the disk before the volume is set up, and until all of the
 // pod's volumes are taken down: what becomes of the claim meanwhile does not change what the pod has.
-type Bound struct {
+type bound struct {
 	// Volume is the PersistentVolume.
 	Volume string
 	// Claim that is bound to it, in the pod's namespace.
@@ -38,30 +38,27 @@ func boundFile(dirs criconfig.Dirs, uid types.UID, name string) string {
 }
 
 // readBound returns what is known of a claim, by the volume's name in the pod's spec.
-func readBound(dirs criconfig.Dirs, uid types.UID, name string) (Bound, error) {
-	var b Bound
+func readBound(dirs criconfig.Dirs, uid types.UID, name string) (bound, error) {
+	var b bound
 	_, err := record.Read(boundFile(dirs, uid, name), &b)
 	return b, err
 }
 
 // writeBound makes it known. It has to outlive the process, not the machine, with which all mounts end.
-func writeBound(dirs criconfig.Dirs, uid types.UID, name string, b Bound) error {
+func writeBound(dirs criconfig.Dirs, uid types.UID, name string, b bound) error {
 	if err := os.MkdirAll(dirs.Claims(uid), 0o750); err != nil {
 		return err
 	}
 	return record.WriteCached(boundFile(dirs, uid, name), boundVersion, b)
 }
 
-// BoundOf returns what the claims of a pod turned out to be, by the volumes' names in the pod's spec.
-func BoundOf(dirs criconfig.Dirs, uid types.UID) (map[string]Bound, error) { return boundOf(dirs, uid) }
-
-// boundOf leaves out what cannot be read, which is as good as not there: it is found out anew.
-func boundOf(dirs criconfig.Dirs, uid types.UID) (map[string]Bound, error) {
+// boundOf returns what the claims of a pod turned out to be, by the volumes' names in the pod's spec. It leaves out what cannot be read, which is as good as not there: it is found out anew.
+func boundOf(dirs criconfig.Dirs, uid types.UID) (map[string]bound, error) {
 	entries, err := os.ReadDir(dirs.Claims(uid))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	out := map[string]Bound{}
+	out := map[string]bound{}
 	for _, e := range entries {
 		name, ok := strings.CutSuffix(e.Name(), boundEnding)
 		if !ok || record.IsTemporary(e.Name()) {
@@ -81,12 +78,12 @@ func boundOf(dirs criconfig.Dirs, uid types.UID) (map[string]Bound, error) {
 }
 
 // others returns what other pods of the node have of a PersistentVolume.
-func (m *Mounter) others(uid types.UID, volume string) ([]Bound, error) {
+func (m *Mounter) others(uid types.UID, volume string) ([]bound, error) {
 	pods, err := os.ReadDir(m.Dirs.Pods())
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	var out []Bound
+	var out []bound
 	for _, p := range pods {
 		other := types.UID(p.Name())
 		if other == uid {

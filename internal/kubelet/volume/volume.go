@@ -185,11 +185,11 @@ type location struct {
 
 func (m *Mounter) locate(pod *v1.Pod, v *v1.Volume) (location, error) {
 	if _, ok := claimOf(pod, v); ok {
-		bound, err := readBound(m.Dirs, pod.UID, v.Name)
+		b, err := readBound(m.Dirs, pod.UID, v.Name)
 		if err != nil {
 			return location{}, fmt.Errorf("volume %q is not set up: %w", v.Name, err)
 		}
-		return bound.location, nil
+		return b.location, nil
 	}
 	s := &spec{pod: pod, name: v.Name, own: &v.VolumeSource}
 	k := m.kindOf(s)
