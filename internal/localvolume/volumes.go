@@ -2,9 +2,11 @@ package localvolume
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -12,6 +14,7 @@ import (
 	"k8s.io/component-helpers/storage/volume"
 
 	"wherry.dev/internal/api/classes"
+	"wherry.dev/internal/controller"
 )
 
 // step is what is to be done about a volume.
@@ -114,6 +117,9 @@ func (p *Provisioner) discard(ctx context.Context, name string) error {
 		return nil
 	}
 	if err := p.removeDirectory(ctx, name); err != nil {
+		if errors.Is(err, errInUse) && releasedSince(pv) < inUsePatience {
+			return fmt.Errorf("%w: volume %s: %w", controller.ErrBehind, name, err)
+		}
 		if ctx.Err() == nil {
 			p.events.Event(pv, v1.EventTypeWarning, "VolumeFailedDelete", err.Error())
 		}
@@ -131,6 +137,17 @@ func (p *Provisioner) discard(ctx context.Context, name string) error {
 		return nil
 	}
 	return p.finalizers(ctx, pv, withoutOurs(pv))
+}
+
+// inUsePatience is how long a volume may be mounted after its claim is gone. A pod that has ended counts for claims no
+// more, while its kubelet is still taking its volumes down.
+const inUsePatience = 10 * time.Second
+
+func releasedSince(pv *v1.PersistentVolume) time.Duration {
+	if pv.Status.LastPhaseTransitionTime == nil {
+		return inUsePatience
+	}
+	return time.Since(pv.Status.LastPhaseTransitionTime.Time)
 }
 
 // condemned returns the volume as the API server has it now, or nil if it is not to be removed after all: an informer may
