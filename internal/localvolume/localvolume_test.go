@@ -235,12 +235,16 @@ func TestRefusals(t *testing.T) {
 		"WaitForFirstConsumer": func(_ *v1.PersistentVolumeClaim, c *storagev1.StorageClass) {
 			c.VolumeBindingMode = new(storagev1.VolumeBindingImmediate)
 		},
-		"has parameters": func(_ *v1.PersistentVolumeClaim, c *storagev1.StorageClass) { c.Parameters = map[string]string{"path": "/"} },
+		"has parameters": func(_ *v1.PersistentVolumeClaim, c *storagev1.StorageClass) {
+			c.Parameters = map[string]string{"path": "/"}
+		},
 		"ReadWriteOncePod": func(c *v1.PersistentVolumeClaim, _ *storagev1.StorageClass) {
 			c.Spec.AccessModes = []v1.PersistentVolumeAccessMode{v1.ReadWriteMany}
 		},
 		"volumeMode Block": func(c *v1.PersistentVolumeClaim, _ *storagev1.StorageClass) { c.Spec.VolumeMode = &block },
-		"selector":         func(c *v1.PersistentVolumeClaim, _ *storagev1.StorageClass) { c.Spec.Selector = &metav1.LabelSelector{} },
+		"selector": func(c *v1.PersistentVolumeClaim, _ *storagev1.StorageClass) {
+			c.Spec.Selector = &metav1.LabelSelector{}
+		},
 		"dataSource": func(c *v1.PersistentVolumeClaim, _ *storagev1.StorageClass) {
 			c.Spec.DataSource = &v1.TypedLocalObjectReference{}
 		},
