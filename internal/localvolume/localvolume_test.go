@@ -101,15 +101,11 @@ func play(t *testing.T, f func(t *testing.T, root string)) {
 	synctest.Test(t, func(t *testing.T) { f(t, root) })
 }
 
-func newClass(name string, change ...func(*storagev1.StorageClass)) *storagev1.StorageClass {
-	c := &storagev1.StorageClass{
+func newClass(name string) *storagev1.StorageClass {
+	return &storagev1.StorageClass{
 		ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: classes.LocalProvisioner,
 		VolumeBindingMode: new(storagev1.VolumeBindingWaitForFirstConsumer),
 	}
-	for _, f := range change {
-		f(c)
-	}
-	return c
 }
 
 // newClaim is one that the scheduler has given to n1, unless it is changed.

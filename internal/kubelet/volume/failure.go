@@ -51,7 +51,7 @@ func unprocessed(name string, err error) error {
 		return nil
 	}
 	const text = "Unable to attach or mount volumes: unmounted volumes=[%s], unattached volumes=[], failed to process volumes=[%s]: %w"
-	return &Failure{"FailedMount", fmt.Errorf(text, name, name, err)}
+	return &Failure{"FailedMount", fmt.Errorf(text, name, name, err)} //nolint:staticcheck // upstream's words
 }
 
 func unsupported(s *spec) error {
