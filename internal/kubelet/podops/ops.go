@@ -303,11 +303,14 @@ func (o *Ops) mountVolume(ctx context.Context, op podplan.Op, in *podplan.Input)
 	}
 	refresh, err := o.Volumes.Mount(ctx, in.Pod, op.Name)
 	if err != nil && ctx.Err() == nil {
-		reason := "FailedMount"
-		if f, ok := errors.AsType[*volume.Failure](err); ok {
+		reason, first := "FailedMount", in.Failures[op.Key()].Count == 0
+		f, ok := errors.AsType[*volume.Failure](err)
+		if ok {
 			reason = f.Reason
 		}
-		o.event(in.Pod, v1.EventTypeWarning, reason, "%v", err)
+		if !ok || !f.Early || !first { // no user needs to hear of what is over at the next try
+			o.event(in.Pod, v1.EventTypeWarning, reason, "%v", err)
+		}
 	}
 	return podplan.Result{Err: err, RefreshAt: refresh.Round(0)}
 }

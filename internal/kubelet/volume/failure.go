@@ -10,7 +10,9 @@ import (
 type Failure struct {
 	// Reason of the event.
 	Reason string
-	err    error
+	// Early: it may be a moment too early. The claim's status is written after the pod was given its node.
+	Early bool
+	err   error
 }
 
 func (f *Failure) Error() string { return f.err.Error() }
@@ -42,7 +44,7 @@ func failed(s *spec, err error) error {
 	if at, ok := err.(*failedAt); ok { //nolint:errorlint // it is the outermost, or it is not of this step
 		step = at.step
 	}
-	return &Failure{reason, fmt.Errorf("%s for volume %q : %w", step, name, err)}
+	return &Failure{Reason: reason, err: fmt.Errorf("%s for volume %q : %w", step, name, err)}
 }
 
 // unprocessed is failed for a claim whose volume is not known.
@@ -51,7 +53,7 @@ func unprocessed(name string, err error) error {
 		return nil
 	}
 	const text = "Unable to attach or mount volumes: unmounted volumes=[%s], unattached volumes=[], failed to process volumes=[%s]: %w"
-	return &Failure{"FailedMount", fmt.Errorf(text, name, name, err)} //nolint:staticcheck // upstream's words
+	return &Failure{Reason: "FailedMount", Early: true, err: fmt.Errorf(text, name, name, err)} //nolint:staticcheck // upstream's words
 }
 
 func unsupported(s *spec) error {
