@@ -110,6 +110,8 @@ type Config struct {
 	// PriorityAndFairness gives each kind of client a share of the server, as FlowSchemas and
 	// PriorityLevelConfigurations say.
 	PriorityAndFairness bool
+	// LocalStorage: there are nodes that make volumes on their disks; the class for them is made, once.
+	LocalStorage bool
 	// MaxRequestsInFlight and MaxMutatingRequestsInFlight limit concurrency: together with priority and
 	// fairness, each for itself without.
 	MaxRequestsInFlight, MaxMutatingRequestsInFlight int

@@ -6,6 +6,7 @@ import (
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
@@ -60,6 +61,7 @@ func (s *Server) startingObjects(client kubernetes.Interface, shared informers.S
 		Address: s.cfg.AdvertiseAddress, Port: s.cfg.SecurePort, Alone: len(s.cfg.EtcdServers) == 0,
 		ClientCA: s.creds.clientCA, RequestHeader: s.creds.requestHeader,
 		PriorityClasses: s.serves(schedulingv1.SchemeGroupVersion, "priorityclasses"),
+		LocalStorage:    s.cfg.LocalStorage && s.serves(storagev1.SchemeGroupVersion, "storageclasses", "csidrivers"),
 		GiveUp:          s.backend.RestartDue(),
 	}
 	if s.cfg.PriorityAndFairness {

@@ -39,6 +39,9 @@ const (
 	OwnProxy = "nftables"
 	NoProxy  = "none"
 
+	OwnStorage = "directories"
+	NoStorage  = "none"
+
 	EnvDataDir = "WHERRY_DATA_DIR"
 	EnvRunDir  = "WHERRY_RUN_DIR"
 )
@@ -99,6 +102,8 @@ type Config struct {
 	SeccompDefault bool `json:"seccomp-default"`
 
 	SchedulerConfig string `json:"scheduler-config,omitempty"`
+	// LocalStorage says whether claims get directories on the node's disk: OwnStorage, or NoStorage.
+	LocalStorage string `json:"local-storage,omitempty"`
 	// Proxy says who makes services reachable: OwnProxy, or NoProxy for somebody else.
 	Proxy     string `json:"proxy,omitempty"`
 	Verbosity int    `json:"v,omitempty"`
@@ -117,7 +122,7 @@ func Default() Config {
 		DataDir: DefaultDataDir, RunDir: DefaultRunDir,
 		BindAddress: "0.0.0.0", SecurePort: 6443, KubeletPort: 10250,
 		PodCIDR: "10.244.0.0/24", ServiceCIDR: "10.96.0.0/16", ClusterDomain: "cluster.local", DNS: DNSBuiltin,
-		CNIBinDirs: []string{"/opt/cni/bin"}, Proxy: OwnProxy, MaxPods: 110, PodMaxPids: 4096, SeccompDefault: true,
+		CNIBinDirs: []string{"/opt/cni/bin"}, Proxy: OwnProxy, LocalStorage: OwnStorage, MaxPods: 110, PodMaxPids: 4096, SeccompDefault: true,
 		RegistryCertsDirs:        []string{"/etc/wherry/certs.d", "/etc/containerd/certs.d"},
 		ImagePullProgressTimeout: metav1.Duration{Duration: 5 * time.Minute},
 	}
@@ -197,6 +202,7 @@ func (c *Config) AddFlags(f *pflag.FlagSet) {
 	f.Int64Var(&c.PodMaxPids, "pod-max-pids", c.PodMaxPids, "how many processes a pod may have; -1 removes the limit")
 	f.BoolVar(&c.SeccompDefault, "seccomp-default", c.SeccompDefault, "use the runtime's seccomp profile (RuntimeDefault) for containers whose pod sets none; upstream's kubelet leaves those unconfined")
 	f.StringVar(&c.SchedulerConfig, "scheduler-config", c.SchedulerConfig, "file with a KubeSchedulerConfiguration")
+	f.StringVar(&c.LocalStorage, "local-storage", c.LocalStorage, "what claims of the storage class local get: directories on the node's disk, or none, for somebody else's storage")
 	f.StringVar(&c.Proxy, "proxy", c.Proxy, "who makes services reachable: nftables (Wherry itself), or none, for kube-proxy or a network such as Cilium")
 	f.IntVarP(&c.Verbosity, "v", "v", c.Verbosity, "verbosity of the log")
 }
@@ -339,6 +345,9 @@ func (c *Config) validate() error {
 	}
 	if c.Proxy != OwnProxy && c.Proxy != NoProxy {
 		bad("--proxy %q must be %s or %s", c.Proxy, OwnProxy, NoProxy)
+	}
+	if c.LocalStorage != OwnStorage && c.LocalStorage != NoStorage {
+		bad("--local-storage %q must be %s or %s", c.LocalStorage, OwnStorage, NoStorage)
 	}
 	if c.MaxPods < 1 {
 		bad("--max-pods %d must be at least 1", c.MaxPods)

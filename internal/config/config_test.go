@@ -73,7 +73,8 @@ func TestWhatIsWrongIsNamed(t *testing.T) {
 		"--data-dir and --run-dir are both /same":                      func(c *Config) { c.DataDir, c.RunDir = "/same", "/same" },
 		"--image-pull-progress-timeout -1s":                            func(c *Config) { c.ImagePullProgressTimeout.Duration = -time.Second },
 		`--proxy "x" must be nftables or none`:                         func(c *Config) { c.Proxy = "x" },
-		"--max-pods -1":                                                func(c *Config) { c.MaxPods = -1 },
+		`--local-storage "x" must be directories or none`:              func(c *Config) { c.LocalStorage = "x" },
+		"--max-pods -1": func(c *Config) { c.MaxPods = -1 },
 	} {
 		c := Default()
 		change(&c)

@@ -61,6 +61,10 @@ func (d *Daemon) startControllers(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	volumes, err := d.newLocalVolumes(f)
+	if err != nil {
+		return err
+	}
 	options, err := controllerOptions(d.cfg.ControllerArgs)
 	if err != nil {
 		return err
@@ -83,6 +87,9 @@ func (d *Daemon) startControllers(ctx context.Context) error {
 		return nil
 	})
 	d.group.start(ctx, "controllers", m.Run)
+	if volumes != nil {
+		d.group.start(ctx, "local volumes", volumes.Run)
+	}
 	if services == nil {
 		return nil
 	}

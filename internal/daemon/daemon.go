@@ -270,6 +270,7 @@ func (d *Daemon) startAPI(ctx, startCtx context.Context) error {
 	c.EtcdServers = d.cfg.EtcdServers
 	c.EncryptionConfig, c.EncryptionReload = d.cfg.EncryptionConfig, d.cfg.EncryptionReload
 	c.GarbageCollector = true
+	c.LocalStorage = d.cfg.LocalStorage != config.NoStorage
 	// Upstream's order starts with the name of the machine, which other machines may not be able to resolve.
 	c.KubeletAddressTypes = []string{"InternalIP", "InternalDNS", "Hostname", "ExternalIP", "ExternalDNS"}
 	c.Components = map[string]componentstatus.Check{"scheduler": componentstatus.Inside, "controller-manager": componentstatus.Inside}

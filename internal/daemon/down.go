@@ -212,7 +212,7 @@ func removeRunning(ctx context.Context, cfg config.Config) error {
 	if err := mount.UnmountUnder(kubeletDir(cfg.DataDir)); err != nil {
 		return err
 	}
-	if err := orphans.ClearEnded(kubeletDir(cfg.DataDir)); err != nil {
+	if err := orphans.ClearEnded(ctx, kubeletDir(cfg.DataDir)); err != nil {
 		return err
 	}
 	if err := errors.Join(cgroup.Kill(cfg.CgroupRoot()), cgroup.Remove(cfg.CgroupRoot())); err != nil {

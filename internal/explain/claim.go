@@ -21,6 +21,8 @@ const (
 	noProvisioner = "kubernetes.io/no-provisioner"
 	// provisionedBy is set on a claim once its provisioner was asked for a volume.
 	provisionedBy = "volume.kubernetes.io/storage-provisioner"
+	// selectedNode is where the scheduler wants the volume to be.
+	selectedNode = "volume.kubernetes.io/selected-node"
 )
 
 // ClaimFacts is what is known about a PersistentVolumeClaim.
@@ -215,7 +217,7 @@ func (e *binding) late(class *storagev1.StorageClass) bool {
 			Next: "a pod that uses the claim is created",
 		})
 		return true
-	case e.Claim.Annotations["volume.kubernetes.io/selected-node"] != "":
+	case e.Claim.Annotations[selectedNode] != "":
 		return false
 	case len(unscheduled) > 0:
 		e.held(unscheduled, ", its first consumer, which has no node yet")
@@ -240,6 +242,9 @@ func (e *binding) provisioner(class *storagev1.StorageClass) {
 	}
 	if e.Claim.Annotations[provisionedBy] != "" {
 		w.Said, w.Next = "it was asked for a volume and has not answered; it may not run", "a provisioner of that name runs, and makes one"
+	}
+	if node := e.Claim.Annotations[selectedNode]; class.Provisioner == classes.LocalProvisioner && node != "" {
+		w.Said, w.Next = "node "+node+" was asked to make it on its disk and has not answered", "that node runs, as `wherry up` without --local-storage=none"
 	}
 	if ev := e.event("ProvisioningFailed", "", ""); ev != nil {
 		w.Said, w.Next = ev.Message, "what the message names is put right; the provisioner retries on its own"

@@ -104,9 +104,15 @@ func TestExplain(t *testing.T) {
 		"gated by a plugin": {facts(nodeless, func(f *sight) {
 			f.Scheduling = &report.Scheduling{Queue: &report.Queue{Place: "gated", Gate: `pod "ns/p": ResourceClaim not created yet`}}
 		}), []string{"scheduler default-scheduler", `status: pod "ns/p": ResourceClaim not created yet`, "continues when: that changes"}},
-		"a claim, bound by hand": {facts(fails(podplan.VolumeKey("v"), "", "volumes of this kind (persistentVolumeClaim) are not supported by this node"), func(f *sight) {
+		"a driver's volume": {facts(fails(podplan.VolumeKey("v"), "", "volumes of this kind (csi) are not supported by this node"), func(f *sight) {
+			f.Pod.Spec.Volumes = []v1.Volume{{Name: "v", VolumeSource: v1.VolumeSource{CSI: &v1.CSIVolumeSource{Driver: "d"}}}}
+		}), []string{"It waits for: volume v.", "status: volumes of this kind (csi)", "continues when: nothing on this node"}},
+		"a claim without a volume": {facts(fails(podplan.VolumeKey("v"), "", "failed to process volumes=[v]: error processing PVC ns/data: PVC is not bound"), func(f *sight) {
 			f.Pod.Spec.Volumes = []v1.Volume{{Name: "v", VolumeSource: v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}
-		}), []string{"It waits for: volume v.", "status: volumes of this kind (persistentVolumeClaim)", "continues when: nothing on this node"}},
+		}), []string{"It waits for: volume v.", "PVC is not bound", `continues when: claim "data" is bound to a volume; see: wherry explain -n ns pvc/data`}},
+		"a claim with a volume": {facts(fails(podplan.VolumeKey("v"), "", `MountVolume.NewMounter initialization failed for volume "pv" : path "/x" does not exist`), func(f *sight) {
+			f.Pod.Spec.Volumes = []v1.Volume{{Name: "v", VolumeSource: v1.VolumeSource{Ephemeral: &v1.EphemeralVolumeSource{}}}}
+		}), []string{"It waits for: volume v.", `path "/x" does not exist`, `continues when: this node can set up the volume that claim "p-v" is bound to`}},
 		"gated": {facts(nodeless, func(f *sight) {
 			f.Pod.Spec.SchedulingGates = []v1.PodSchedulingGate{{Name: "example.com/quota"}}
 		}), []string{": SchedulingGated,", "scheduling gates example.com/quota"}},

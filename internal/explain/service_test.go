@@ -203,8 +203,11 @@ func TestClaim(t *testing.T) {
 		"would fit":        {x: claim(class(noProvisioner, at), volume("a", "2Gi", "fast")), want: []string{"volume a would fit"}},
 		"nobody asked":     {x: claim(class("x", at)), want: []string{"provisioner x", "nobody has asked it for a volume"}},
 		"asked":            {x: claim(class("x", at), func(f *ClaimFacts) { f.Claim.Annotations = map[string]string{provisionedBy: "x"} }), want: []string{"it was asked for a volume and has not answered"}},
-		"refused":          {x: claim(class("x", at), func(f *ClaimFacts) { f.Events = []v1.Event{{Reason: "ProvisioningFailed", Message: "no room"}} }), want: []string{"status: no room"}},
-		"volume is gone":   {x: claim(func(f *ClaimFacts) { f.Claim.Spec.VolumeName = "pv" }), want: []string{"volume pv", "it does not exist"}},
+		"asked a node": {x: claim(class(classes.LocalProvisioner, late), func(f *ClaimFacts) {
+			f.Claim.Annotations = map[string]string{provisionedBy: classes.LocalProvisioner, selectedNode: "n1"}
+		}, user), want: []string{"provisioner local.wherry.dev", "node n1 was asked to make it on its disk and has not answered"}},
+		"refused":        {x: claim(class("x", at), func(f *ClaimFacts) { f.Events = []v1.Event{{Reason: "ProvisioningFailed", Message: "no room"}} }), want: []string{"status: no room"}},
+		"volume is gone": {x: claim(func(f *ClaimFacts) { f.Claim.Spec.VolumeName = "pv" }), want: []string{"volume pv", "it does not exist"}},
 		"in use": {x: claim(user, func(f *ClaimFacts) {
 			f.Claim.DeletionTimestamp, f.Claim.Finalizers = new(before(time.Minute)), []string{"kubernetes.io/pvc-protection"}
 		}), want: []string{"Terminating", "the pods that use it are gone: u"}},

@@ -9,12 +9,12 @@ import (
 	"k8s.io/utils/ptr"
 
 	"wherry.dev/internal/kubelet/credential"
+	"wherry.dev/internal/kubelet/identity"
 	"wherry.dev/internal/kubelet/podops"
-	"wherry.dev/internal/kubelet/volume"
 )
 
 // credentialPlugins loads the image credential provider plugins; nil if there are none.
-func (k *Kubelet) credentialPlugins(tokens *volume.TokenSource) (podops.CredentialPlugins, error) {
+func (k *Kubelet) credentialPlugins(tokens *identity.TokenSource) (podops.CredentialPlugins, error) {
 	if k.cfg.CredentialProviderConfig == "" {
 		return nil, nil
 	}
@@ -37,7 +37,7 @@ func (k *Kubelet) maxPulls() int {
 // because a plugin's answer to a token is valid for that token only.
 type serviceAccounts struct {
 	client kubernetes.Interface
-	tokens *volume.TokenSource
+	tokens *identity.TokenSource
 }
 
 func (s serviceAccounts) ServiceAccount(ctx context.Context, namespace, name string) (*v1.ServiceAccount, error) {

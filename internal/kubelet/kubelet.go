@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/component-base/version"
@@ -29,6 +30,7 @@ import (
 	"wherry.dev/internal/kubelet/criconfig"
 	"wherry.dev/internal/kubelet/events"
 	"wherry.dev/internal/kubelet/host"
+	"wherry.dev/internal/kubelet/identity"
 	"wherry.dev/internal/kubelet/logs"
 	"wherry.dev/internal/kubelet/metrics"
 	"wherry.dev/internal/kubelet/nodestatus"
@@ -238,7 +240,7 @@ func (k *Kubelet) buildNode(rt *runtimeapi.VersionResponse) error {
 func (k *Kubelet) buildOps(ctx context.Context, pods *podworker.Pods) error {
 	k.objects = objectcache.New(k.deps.Client, pods.ObjectChanged)
 	k.status = status.New(k.deps.Client, func(d time.Duration) { metrics.StatusSync.Observe(d.Seconds()) })
-	tokens := volume.NewTokenSource(k.deps.Client)
+	tokens := identity.NewTokenSource(k.deps.Client)
 	users, err := k.userNamespaces(ctx)
 	if err != nil {
 		return err
@@ -253,14 +255,7 @@ func (k *Kubelet) buildOps(ctx context.Context, pods *podworker.Pods) error {
 	}
 	k.ops = podops.New(k.opsConfig(), podops.Deps{
 		Runtime: k.deps.Runtime, Images: k.deps.Images, Client: k.deps.Client, Tokens: tokens, Objects: k.objects, Users: users, Plugins: plugins, Pulled: pulled,
-		Volumes: &volume.Mounter{
-			Dirs: k.dirs, Objects: func(ctx context.Context) volume.Objects { return k.objects.For(ctx) },
-			Bundles: func(ctx context.Context) ([]certificatesv1.ClusterTrustBundle, error) {
-				return k.objects.For(ctx).TrustBundles()
-			},
-			Certificates: volume.NewCertificateSource(k.deps.Client, k.node.Node),
-			Tokens:       tokens, NodeName: k.cfg.NodeName, Allocatable: func() v1.ResourceList { return k.node.Node().Status.Allocatable },
-		},
+		Volumes: k.mounter(pods, tokens),
 		Cgroups: k.deps.Cgroups, Events: k.events, Status: k.status, Services: k.services.List,
 		Node: func() podops.Node {
 			return podops.Node{Memory: k.node.Memory(), Allocatable: k.node.Node().Status.Allocatable}
@@ -271,6 +266,28 @@ func (k *Kubelet) buildOps(ctx context.Context, pods *podworker.Pods) error {
 		},
 	})
 	return nil
+}
+
+// mounter returns what sets up volumes.
+func (k *Kubelet) mounter(pods *podworker.Pods, tokens *identity.TokenSource) *volume.Mounter {
+	m := &volume.Mounter{
+		Dirs: k.dirs, Objects: func(ctx context.Context) volume.Objects { return k.objects.For(ctx) },
+		Bundles: func(ctx context.Context) ([]certificatesv1.ClusterTrustBundle, error) {
+			return k.objects.For(ctx).TrustBundles()
+		},
+		Certificates: identity.NewCertificateSource(k.deps.Client, k.node.Node),
+		Tokens:       tokens, NodeName: k.cfg.NodeName, Allocatable: func() v1.ResourceList { return k.node.Node().Status.Allocatable },
+		NodeLabels: func() map[string]string { return k.node.Node().Labels }, Freed: pods.ObjectChanged,
+		Warn: func(pod *v1.Pod, reason, message string) {
+			k.events.Eventf(pod, v1.EventTypeWarning, reason, "%s", message)
+		},
+	}
+	if k.deps.Client != nil {
+		m.Volume = func(ctx context.Context, name string) (*v1.PersistentVolume, error) {
+			return k.deps.Client.CoreV1().PersistentVolumes().Get(ctx, name, metav1.GetOptions{})
+		}
+	}
+	return m
 }
 
 // buildTable creates the table of the pods' workers.

@@ -13,7 +13,7 @@ func (k *Kubelet) guardDisk(ctx context.Context) error {
 	guard, err := eviction.NewGuard(eviction.GuardConfig{
 		NodeDir: k.cfg.RootDir, ImageDir: k.imageDir(ctx), Hard: k.cfg.EvictionHard,
 		Transition: k.cfg.EvictionPressureTransitionPeriod.Duration, Pods: k.table,
-		Meter:  &server.Stats{Runtime: k.deps.Runtime, Pods: k.table, RootDir: k.cfg.RootDir, PodLogs: k.cfg.PodLogsDir},
+		Meter:  &server.Stats{Runtime: k.deps.Runtime, Pods: k.table, RootDir: k.cfg.RootDir, PodLogs: k.cfg.PodLogsDir, OwnOnly: true},
 		Events: k.events, Node: k.node.Ref, Pressed: &k.conditions.DiskPressure, Changed: k.node.Trigger,
 		Evicted: func(signal string) { metrics.Evictions.WithLabelValues(signal).Inc() },
 	})

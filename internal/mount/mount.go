@@ -85,6 +85,19 @@ func Unmount(path string) error {
 	return fmt.Errorf("unmount %s: %w", path, err)
 }
 
+// UnmountStack is Unmount for everything that is mounted at path, one over another.
+func UnmountStack(path string) error {
+	for {
+		err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("unmount %s: %w", path, err)
+		}
+	}
+}
+
 // Under lists the mount points at and below dir, deepest first; stacked mounts
 // appear as often as they are stacked.
 func Under(dir string) ([]string, error) {
@@ -104,6 +117,45 @@ func Under(dir string) ([]string, error) {
 		return strings.Count(points[a], "/") > strings.Count(points[b], "/")
 	})
 	return points, nil
+}
+
+// Showing returns the mount points, other than those on the way to it, at which a directory or a part of it is visible.
+func Showing(dir string) ([]string, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, err
+	}
+	all, err := mountinfo.GetMounts(nil)
+	if err != nil {
+		return nil, err
+	}
+	return showing(dir, all), nil
+}
+
+// showing finds the mount that the directory is on, and those of the same file system that begin at or below it.
+func showing(dir string, all []*mountinfo.Info) []string {
+	var on *mountinfo.Info
+	for _, m := range all {
+		if isWithin(m.Mountpoint, dir) && (on == nil || len(m.Mountpoint) >= len(on.Mountpoint)) {
+			on = m // of those at the same place, the last one covers the others
+		}
+	}
+	if on == nil {
+		return nil
+	}
+	inside := filepath.Join(on.Root, strings.TrimPrefix(dir, on.Mountpoint))
+	var out []string
+	for _, m := range all {
+		if m != on && m.Major == on.Major && m.Minor == on.Minor && isWithin(inside, m.Root) {
+			out = append(out, m.Mountpoint)
+		}
+	}
+	return out
+}
+
+// isWithin reports whether a clean path is dir or lies below it.
+func isWithin(dir, path string) bool {
+	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
 }
 
 // UnmountUnder unmounts everything at and below dir, which must be a full path.
@@ -129,4 +181,28 @@ func IsTmpfs(path string) (bool, error) {
 		return false, fmt.Errorf("statfs %s: %w", path, err)
 	}
 	return st.Type == unix.TMPFS_MAGIC, nil
+}
+
+// Attach makes an open directory visible at dst, which must exist, with the attributes (MOUNT_ATTR_…). It appears there
+// complete, or not at all. What is mounted below the directory does not.
+func Attach(from *os.File, dst string, attributes uint64) error {
+	fd, err := unix.OpenTree(int(from.Fd()), "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH)
+	if err != nil {
+		return fmt.Errorf("copy mount of %s: %w", from.Name(), err)
+	}
+	tree := os.NewFile(uintptr(fd), from.Name())
+	defer func() { _ = tree.Close() }()
+	if attributes != 0 {
+		attr := &unix.MountAttr{Attr_set: attributes}
+		if attributes&(unix.MOUNT_ATTR_NOATIME|unix.MOUNT_ATTR_STRICTATIME) != 0 {
+			attr.Attr_clr = unix.MOUNT_ATTR__ATIME // they exclude each other
+		}
+		if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, attr); err != nil {
+			return fmt.Errorf("set the options of the mount of %s: %w", from.Name(), err)
+		}
+	}
+	if err := unix.MoveMount(fd, "", unix.AT_FDCWD, dst, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+		return fmt.Errorf("mount %s at %s: %w", from.Name(), dst, err)
+	}
+	return nil
 }

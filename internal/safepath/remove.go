@@ -1,6 +1,7 @@
 package safepath
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -22,7 +23,12 @@ const deepest = 32
 // tree stays, with its content, and is an error; what lies next to it is removed. A missing path
 // counts as removed. A path that is not full, or the root, is refused: an accidentally empty name
 // must not mean the process's working directory.
-func RemoveAll(path string) error {
+func RemoveAll(path string) error { return remove(path, new(remover)) }
+
+// RemoveAllUntil is RemoveAll that stops when the context ends, with what it has not removed yet left.
+func RemoveAllUntil(ctx context.Context, path string) error { return remove(path, &remover{ctx: ctx}) }
+
+func remove(path string, r *remover) error {
 	if err := Full(path); err != nil {
 		return &os.PathError{Op: "remove", Path: path, Err: err}
 	}
@@ -35,7 +41,7 @@ func RemoveAll(path string) error {
 		return err
 	}
 	defer func() { _ = parent.Close() }()
-	return new(remover).entry(parent.fd, filepath.Base(path), path, 0)
+	return r.entry(parent.fd, filepath.Base(path), path, 0)
 }
 
 // Full refuses a path that does not begin at the root, and the root itself.
@@ -66,6 +72,7 @@ func Empty(path string) error {
 type remover struct {
 	top   int // the tree's root folder
 	moved int
+	ctx   context.Context // nil for one that does not end
 }
 
 // entry removes the entry of that name from an open folder.
@@ -117,6 +124,9 @@ func (r *remover) content(fd int, path string, depth int) error {
 		}
 		var errs []error
 		for _, name := range names {
+			if r.ctx != nil && r.ctx.Err() != nil {
+				return r.ctx.Err()
+			}
 			if err := r.entry(fd, name, filepath.Join(path, name), depth+1); err != nil {
 				errs = append(errs, err)
 			}

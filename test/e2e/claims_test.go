@@ -2,21 +2,24 @@ package e2e
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
 
 // TestAPodWithAClaimIsScheduled: the scheduler chooses the volume, the controller completes the binding, and the pod's
-// node says that it cannot mount it.
+// node says what is wrong with the volume, until that is put right.
 func TestAPodWithAClaimIsScheduled(t *testing.T) {
 	c := startCluster(t)
-	c.must("kubectl", "create", "-f", c.file(`{apiVersion: storage.k8s.io/v1, kind: StorageClass, metadata: {name: local}, provisioner: kubernetes.io/no-provisioner, volumeBindingMode: WaitForFirstConsumer}
+	made := filepath.Join(t.TempDir(), "made")
+	c.must("kubectl", "create", "-f", c.file(strings.Replace(`{apiVersion: storage.k8s.io/v1, kind: StorageClass, metadata: {name: by-hand}, provisioner: kubernetes.io/no-provisioner, volumeBindingMode: WaitForFirstConsumer}
 ---
-{apiVersion: v1, kind: PersistentVolume, metadata: {name: v}, spec: {storageClassName: local, capacity: {storage: 1Gi}, accessModes: [ReadWriteOnce], hostPath: {path: /srv},
+{apiVersion: v1, kind: PersistentVolume, metadata: {name: v}, spec: {storageClassName: by-hand, capacity: {storage: 1Gi}, accessModes: [ReadWriteOnce], hostPath: {path: MADE, type: Directory},
   nodeAffinity: {required: {nodeSelectorTerms: [{matchExpressions: [{key: kubernetes.io/hostname, operator: Exists}]}]}}}}
 ---
-{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: late}, spec: {storageClassName: local, accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}
-`))
+{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: late}, spec: {storageClassName: by-hand, accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}
+`, "MADE", made, 1)))
 	c.until("nobody says what the claim waits for", func() bool {
 		return strings.Contains(c.must("kubectl", "get", "events"), "waiting for first consumer to be created before binding")
 	})
@@ -30,8 +33,12 @@ func TestAPodWithAClaimIsScheduled(t *testing.T) {
 	c.must("kubectl", "wait", "pod/p", "--for", "condition=PodScheduled", "--timeout", fmt.Sprint(patience))
 	c.until("explain does not know why the pod waits", func() bool {
 		out := c.must("explain", "pod/p")
-		return strings.Contains(out, "volumes of this kind (persistentVolumeClaim) are not supported by this node")
+		return strings.Contains(out, `MountVolume.SetUp failed for volume "v" : hostPath type check failed: `+made+" is not a directory")
 	})
+	if err := os.Mkdir(made, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	c.await("p", "ready", ready)
 	if out := c.must("explain", "pvc/late"); !strings.Contains(out, "It is bound to volume v of 1Gi.") {
 		t.Errorf("explain says:\n%s", out)
 	}

@@ -20,6 +20,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"wherry.dev/internal/kubelet/criconfig"
+	"wherry.dev/internal/kubelet/identity"
 	"wherry.dev/internal/kubelet/objectcache"
 	"wherry.dev/internal/kubelet/podops"
 	"wherry.dev/internal/kubelet/podplan"
@@ -97,7 +98,7 @@ func startNode(l *life, number int) (*node, error) {
 	pods := podworker.NewPods()
 	n.prober = prober.New(cri, silent{}, pods.Wake, nil)
 	n.prober.DialBy(n.dial)
-	tokens := volume.NewTokenSource(api)
+	tokens := identity.NewTokenSource(api)
 	n.objects = objectcache.New(api, pods.ObjectChanged)
 	deps := podops.Deps{
 		Runtime: cri, Images: faultyImages{fakecri.Images{Runtime: l.rt}, n}, Client: api, Tokens: tokens, Objects: n.objects, Users: users,

@@ -13,6 +13,13 @@ import (
 // StorageDefault is the annotation that makes a storage class the default.
 const StorageDefault = "storageclass.kubernetes.io/is-default-class"
 
+// The storage class that clusters of Wherry's start with, and who makes its volumes: the node that the claim's first pod
+// runs on (package localvolume). The provisioner's name is that of its CSIDriver too, and has no slash therefore.
+const (
+	LocalStorage     = "local"
+	LocalProvisioner = "local.wherry.dev"
+)
+
 // IsDefaultStorage reports whether claims that name no class get c. Administrators and charts set
 // either annotation, the old one too.
 func IsDefaultStorage(c *storagev1.StorageClass) bool {

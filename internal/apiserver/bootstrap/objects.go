@@ -56,6 +56,8 @@ type Config struct {
 	Policy map[string]Reached
 	// PriorityClasses means that those of the system are made.
 	PriorityClasses bool
+	// LocalStorage means that the class of local volumes is made, once.
+	LocalStorage bool
 	// Flow keeps the objects of priority and fairness; nil if there is none.
 	Flow *Flow
 
@@ -81,6 +83,9 @@ func (o *Objects) Make(ctx context.Context) error {
 	}
 	if o.cfg.PriorityClasses {
 		steps = append(steps, o.ensurePriorityClasses)
+	}
+	if o.cfg.LocalStorage {
+		steps = append(steps, o.ensureLocalStorage)
 	}
 	if o.cfg.Flow != nil {
 		steps = append(steps, o.cfg.Flow.make)

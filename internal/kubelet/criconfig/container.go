@@ -23,6 +23,7 @@ type ContainerInput struct {
 	ImageUser string
 	Env       []Env
 	Mounts    []*runtimeapi.Mount
+	Devices   []*runtimeapi.Device
 	// NodeMemory, in bytes, scales the OOM score.
 	NodeMemory int64
 	// PageSizes of the node's huge pages.
@@ -60,7 +61,7 @@ func Container(in ContainerInput) (*runtimeapi.ContainerConfig, error) {
 		Image:    &runtimeapi.ImageSpec{Image: in.ImageRef, UserSpecifiedImage: c.Image},
 		Command:  expandAll(c.Command, lookup), Args: expandAll(c.Args, lookup),
 		WorkingDir: c.WorkingDir,
-		Mounts:     in.Mounts,
+		Mounts:     in.Mounts, Devices: in.Devices,
 		Labels: map[string]string{
 			pods.LabelPodName: in.Pod.Name, pods.LabelPodNamespace: in.Pod.Namespace, pods.LabelPodUID: string(in.Pod.UID), pods.LabelContainerName: c.Name,
 		},

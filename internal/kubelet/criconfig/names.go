@@ -51,6 +51,12 @@ func (d Dirs) Pod(uid types.UID) string { return filepath.Join(d.Pods(), string(
 // Volumes returns the directory of a pod's volumes.
 func (d Dirs) Volumes(uid types.UID) string { return filepath.Join(d.Pod(uid), "volumes") }
 
+// Devices returns the directory of the volumes that a pod's containers have as devices.
+func (d Dirs) Devices(uid types.UID) string { return filepath.Join(d.Pod(uid), "volumeDevices") }
+
+// Claims returns the directory in which is written what a pod's claims are bound to.
+func (d Dirs) Claims(uid types.UID) string { return filepath.Join(d.Pod(uid), "claims") }
+
 // Subpaths returns the directory of the binds of a pod's subPaths.
 func (d Dirs) Subpaths(uid types.UID) string { return filepath.Join(d.Pod(uid), "volume-subpaths") }
 

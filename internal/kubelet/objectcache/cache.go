@@ -36,6 +36,7 @@ type Kind string
 const (
 	ConfigMap Kind = "configmaps"
 	Secret    Kind = "secrets"
+	Claim     Kind = "persistentvolumeclaims"
 	// TrustBundles are all of the cluster's bundles: pods select them by signer and labels.
 	TrustBundles Kind = "clustertrustbundles"
 )
@@ -222,6 +223,15 @@ func (v View) Secret(namespace, name string) (*v1.Secret, error) {
 	return obj.(*v1.Secret), nil
 }
 
+// Claim returns a PersistentVolumeClaim.
+func (v View) Claim(namespace, name string) (*v1.PersistentVolumeClaim, error) {
+	obj, err := v.cache.Get(v.ctx, Ref{Claim, namespace, name})
+	if err != nil {
+		return nil, err
+	}
+	return obj.(*v1.PersistentVolumeClaim), nil
+}
+
 // TrustBundles returns the cluster's trust bundles.
 func (v View) TrustBundles() ([]certificatesv1.ClusterTrustBundle, error) {
 	obj, err := v.cache.Get(v.ctx, Ref{Kind: TrustBundles})
@@ -241,10 +251,12 @@ func (c *Cache) follow(ctx context.Context, e *entry) {
 		r, sample = reflector.New(c.client, c.client.CertificatesV1().ClusterTrustBundles(), fields.Everything()), &certificatesv1.ClusterTrustBundle{}
 	case ConfigMap:
 		r, sample = reflector.New(c.client, c.client.CoreV1().ConfigMaps(e.ref.Namespace), one), &v1.ConfigMap{}
+	case Claim:
+		r, sample = reflector.New(c.client, c.client.CoreV1().PersistentVolumeClaims(e.ref.Namespace), one), &v1.PersistentVolumeClaim{}
 	default:
 		r, sample = reflector.New(c.client, c.client.CoreV1().Secrets(e.ref.Namespace), one), &v1.Secret{}
 	}
-	r.Refused = func(err error) { c.refused(e, err) }
+	r.Refused = func(err error) { c.refused(ctx, e, err) }
 	store := cache.NewUndeltaStore(func(items []any) { c.put(e, e.answer(items)) }, cache.MetaNamespaceKeyFunc)
 	quiet := klog.NewContext(ctx, klog.FromContext(ctx).V(3))
 	r.Run(quiet, e.ref.String(), sample, store)
@@ -252,12 +264,26 @@ func (c *Cache) follow(ctx context.Context, e *entry) {
 
 // refused turns a lasting refusal into the answer. At first the authorizer may not know yet that the
 // pod is ours.
-func (c *Cache) refused(e *entry, err error) {
+func (c *Cache) refused(ctx context.Context, e *entry, err error) {
 	switch {
+	case apierrors.IsForbidden(err) && e.ref.Kind == Claim:
+		c.ask(ctx, e)
 	case apierrors.IsForbidden(err) && time.Since(e.born) > forbiddenGrace:
 		c.put(e, answer{err: err})
 	case apierrors.IsNotFound(err) && e.ref.Kind == TrustBundles: // the API server does not serve them
 		c.put(e, answer{err: fmt.Errorf("while getting ClusterTrustBundle: %w", err)})
+	}
+}
+
+// ask gets a claim. Upstream's API server lets a node get the claims of its pods, and not watch them; then it is asked
+// whenever the reflector tries again.
+func (c *Cache) ask(ctx context.Context, e *entry) {
+	claim, err := c.client.CoreV1().PersistentVolumeClaims(e.ref.Namespace).Get(ctx, e.ref.Name, metav1.GetOptions{})
+	switch {
+	case err == nil:
+		c.put(e, answer{obj: claim})
+	case apierrors.IsNotFound(err), apierrors.IsForbidden(err) && time.Since(e.born) > forbiddenGrace:
+		c.put(e, answer{err: err})
 	}
 }
 

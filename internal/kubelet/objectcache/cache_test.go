@@ -102,6 +102,37 @@ func TestForbiddenForGood(t *testing.T) {
 	})
 }
 
+// TestClaimsThatMayNotBeWatched are asked for one by one: upstream's API server lets a node do no more. They wake their
+// pods all the same.
+func TestClaimsThatMayNotBeWatched(t *testing.T) {
+	play(t, func(t *testing.T, c *Cache, client *fake.Clientset, n *atomic.Int32) {
+		client.PrependReactor("list", "persistentvolumeclaims", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return true, nil, apierrors.NewForbidden(v1.Resource("persistentvolumeclaims"), "c", errors.New("can only get individual resources of this type"))
+		})
+		pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p"}, Spec: v1.PodSpec{Volumes: []v1.Volume{
+			{Name: "a", VolumeSource: v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "c"}}},
+			{Name: "b", VolumeSource: v1.VolumeSource{Ephemeral: &v1.EphemeralVolumeSource{}}},
+		}}}
+		refs := Refs(pod)
+		if len(refs) != 2 || refs[0] != (Ref{Claim, "ns", "c"}) || refs[1] != (Ref{Claim, "ns", "p-b"}) {
+			t.Errorf("refs %v", refs)
+		}
+		c.Use("pod", refs)
+		view := c.For(t.Context())
+		if _, err := view.Claim("ns", "c"); !apierrors.IsNotFound(err) {
+			t.Errorf("%v", err)
+		}
+		claim := &v1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c"}}
+		if _, err := client.CoreV1().PersistentVolumeClaims("ns").Create(t.Context(), claim, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Second)
+		if got, err := view.Claim("ns", "c"); err != nil || got.Name != "c" || n.Load() != 1 {
+			t.Errorf("%v, %v, %d changes", got, err, n.Load())
+		}
+	})
+}
+
 func TestWatchLingersAndEnds(t *testing.T) {
 	play(t, func(t *testing.T, c *Cache, client *fake.Clientset, _ *atomic.Int32) {
 		lists := func() (n int) {

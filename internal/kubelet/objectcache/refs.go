@@ -2,11 +2,12 @@ package objectcache
 
 import (
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/component-helpers/storage/ephemeral"
 
 	"wherry.dev/internal/api/pods"
 )
 
-// Refs lists the objects that a pod refers to: by volumes, environment and pull secrets.
+// Refs lists the objects that a pod refers to: by volumes (claims included), environment and pull secrets.
 func Refs(pod *v1.Pod) []Ref {
 	r := &refs{namespace: pod.Namespace, seen: map[Ref]bool{}}
 	for _, s := range pod.Spec.ImagePullSecrets {
@@ -14,6 +15,9 @@ func Refs(pod *v1.Pod) []Ref {
 	}
 	for i := range pod.Spec.Volumes {
 		r.volume(&pod.Spec.Volumes[i])
+		if v := &pod.Spec.Volumes[i]; v.Ephemeral != nil {
+			r.add(Claim, ephemeral.VolumeClaimName(pod, v))
+		}
 	}
 	for c := range pods.AllContainers(&pod.Spec) {
 		r.env(c.EnvFrom, c.Env)
@@ -41,6 +45,8 @@ func (r *refs) volume(v *v1.Volume) {
 		r.add(ConfigMap, v.ConfigMap.Name)
 	case v.Secret != nil:
 		r.add(Secret, v.Secret.SecretName)
+	case v.PersistentVolumeClaim != nil:
+		r.add(Claim, v.PersistentVolumeClaim.ClaimName)
 	case v.Projected != nil:
 		for i := range v.Projected.Sources {
 			src := &v.Projected.Sources[i]

@@ -1,6 +1,7 @@
 package orphans
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"os"
@@ -13,7 +14,7 @@ import (
 // ClearEnded removes the volumes of pods that were ending when the kubelet of a root directory
 // stopped: nothing else will clean them up. Pods that continue at the next start keep their
 // volumes, as after a reboot. When it is called, nothing may be running or mounted there any more.
-func ClearEnded(rootDir string) error {
+func ClearEnded(ctx context.Context, rootDir string) error {
 	dirs := criconfig.Dirs{Root: rootDir}
 	if _, err := os.Stat(dirs.Records()); errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -31,7 +32,7 @@ func ClearEnded(rootDir string) error {
 	for _, uid := range uids {
 		rec, err := records.Read(uid)
 		if err == nil && rec.Ending != nil { // the next start reports one that cannot be read
-			errs = append(errs, volumes.Clear(uid))
+			errs = append(errs, volumes.Clear(ctx, uid))
 		}
 	}
 	return errors.Join(errs...)

@@ -86,9 +86,13 @@ func (o *Ops) containerConfig(ctx context.Context, op podplan.Op, in *podplan.In
 	if err != nil {
 		return nil, nil, err
 	}
+	devices, err := o.Volumes.ContainerDevices(pod, spec)
+	if err != nil {
+		return nil, nil, err
+	}
 	node := o.Node()
 	input := criconfig.ContainerInput{
-		Pod: pod, Container: spec, Attempt: op.Attempt, ImageRef: in.Images[spec.Name].Ref, Env: env, Mounts: mounts,
+		Pod: pod, Container: spec, Attempt: op.Attempt, ImageRef: in.Images[spec.Name].Ref, Env: env, Mounts: mounts, Devices: devices,
 		NodeMemory: node.Memory, PageSizes: criconfig.PageSizes(node.Allocatable), Swap: o.Swap, OOMGroup: o.OOMGroup, Dirs: o.Dirs, SeccompDefault: o.SeccompDefault, CFS: o.CFS, TargetID: o.target(in, spec.Name),
 		UserNS: users,
 	}
@@ -116,7 +120,7 @@ func (o *Ops) mountsAndUsers(ctx context.Context, op podplan.Op, in *podplan.Inp
 		ask = ask || mi.Container.VolumeMounts[i].RecursiveReadOnly != nil
 	}
 	if !ask {
-		mounts, err := o.Volumes.ContainerMounts(mi)
+		mounts, err := o.Volumes.ContainerMounts(ctx, mi)
 		return mounts, nil, err
 	}
 	handler, err := o.runtimeHandler(ctx, in.Pod)
@@ -132,7 +136,7 @@ func (o *Ops) mountsAndUsers(ctx context.Context, op podplan.Op, in *podplan.Inp
 	if err != nil {
 		return nil, nil, err
 	}
-	mounts, err := o.Volumes.ContainerMounts(mi)
+	mounts, err := o.Volumes.ContainerMounts(ctx, mi)
 	return mounts, users, err
 }
 

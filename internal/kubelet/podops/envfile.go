@@ -24,7 +24,10 @@ func (o *Ops) fileKey(pod *v1.Pod) func(*v1.FileKeySelector) (string, bool, erro
 			if v.Name != sel.VolumeName {
 				continue
 			}
-			path := o.Volumes.Path(pod, v)
+			path, err := o.Volumes.Path(pod, v)
+			if err != nil {
+				return "", false, err
+			}
 			value, found, err := readEnvFile(path, sel.Path, sel.Key)
 			switch {
 			case os.IsNotExist(err) && optional:

@@ -19,7 +19,10 @@ func TestFileKeys(t *testing.T) {
 	o := New(Config{}, Deps{Volumes: &volume.Mounter{Dirs: criconfig.Dirs{Root: t.TempDir()}}})
 	pod := &v1.Pod{Spec: v1.PodSpec{Volumes: []v1.Volume{{Name: "v", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}}}}}
 	pod.UID = "u"
-	dir := o.Volumes.Path(pod, &pod.Spec.Volumes[0])
+	dir, err := o.Volumes.Path(pod, &pod.Spec.Volumes[0])
+	if err != nil {
+		t.Fatal(err)
+	}
 	outside := filepath.Join(t.TempDir(), "secret")
 	for path, text := range map[string]string{
 		filepath.Join(dir, "d/env"): "A='1'\nEMPTY=''\n", outside: "A='secret'\n", filepath.Join(dir, "big"): strings.Repeat("#\n", maxEnvFile), filepath.Join(dir, "bad"): "A=1\n",

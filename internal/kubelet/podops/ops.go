@@ -5,6 +5,7 @@ package podops
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -22,6 +23,7 @@ import (
 	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/kubelet/credential"
 	"wherry.dev/internal/kubelet/criconfig"
+	"wherry.dev/internal/kubelet/identity"
 	"wherry.dev/internal/kubelet/metrics"
 	"wherry.dev/internal/kubelet/objectcache"
 	"wherry.dev/internal/kubelet/podplan"
@@ -107,7 +109,7 @@ type Deps struct {
 	Images  internalapi.ImageManagerService
 	Client  kubernetes.Interface // nil without an API server
 	Volumes *volume.Mounter
-	Tokens  *volume.TokenSource
+	Tokens  *identity.TokenSource
 	Users   UserNamespaces
 	// Plugins return credentials for registries; nil if there are none.
 	Plugins CredentialPlugins
@@ -213,7 +215,7 @@ func (o *Ops) do(ctx context.Context, op podplan.Op, in *podplan.Input) podplan.
 	case podplan.MountVolume:
 		return o.mountVolume(ctx, op, in)
 	case podplan.ClearVolumes:
-		return failed(o.Volumes.Clear(in.Pod.UID))
+		return failed(o.Volumes.Clear(ctx, in.Pod.UID))
 	case podplan.RunSandbox:
 		return o.runSandbox(ctx, op, in)
 	case podplan.StopSandbox:
@@ -300,10 +302,14 @@ func (o *Ops) mountVolume(ctx context.Context, op podplan.Op, in *podplan.Input)
 		return failed(err)
 	}
 	refresh, err := o.Volumes.Mount(ctx, in.Pod, op.Name)
-	if err != nil {
-		err = fmt.Errorf("MountVolume.SetUp failed for volume %q : %w", op.Name, err)
-		if ctx.Err() == nil {
-			o.event(in.Pod, v1.EventTypeWarning, "FailedMount", "%v", err)
+	if err != nil && ctx.Err() == nil {
+		reason, first := "FailedMount", in.Failures[op.Key()].Count == 0
+		f, ok := errors.AsType[*volume.Failure](err)
+		if ok {
+			reason = f.Reason
+		}
+		if !ok || !f.Early || !first { // no user needs to hear of what is over at the next try
+			o.event(in.Pod, v1.EventTypeWarning, reason, "%v", err)
 		}
 	}
 	return podplan.Result{Err: err, RefreshAt: refresh.Round(0)}

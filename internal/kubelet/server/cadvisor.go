@@ -209,17 +209,15 @@ func (s *Stats) Claims() []stats.VolumeStats {
 	var out []stats.VolumeStats
 	seen := map[stats.PVCReference]bool{}
 	for _, p := range s.Pods.List() {
-		for i := range p.Pod.Spec.Volumes {
-			if p.Pod.Spec.Volumes[i].PersistentVolumeClaim == nil {
-				continue
+		if !hasClaims(p.Pod) {
+			continue
+		}
+		volumes, _ := s.volumes(p.Pod, time.Now())
+		for _, v := range volumes {
+			if v.PVCRef != nil && !seen[*v.PVCRef] {
+				seen[*v.PVCRef] = true
+				out = append(out, v)
 			}
-			for _, v := range s.volumes(p.Pod, time.Now()) {
-				if v.PVCRef != nil && !seen[*v.PVCRef] {
-					seen[*v.PVCRef] = true
-					out = append(out, v)
-				}
-			}
-			break
 		}
 	}
 	return out

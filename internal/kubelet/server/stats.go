@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/singleflight"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -46,12 +47,16 @@ type Stats struct {
 	PodCgroup func(*v1.Pod) string
 	// VolumeAge is how old the measured size of a directory may be.
 	VolumeAge time.Duration
+	// OwnOnly leaves out volumes that are not a pod's own.
+	OwnOnly bool
 	// Machine identifies the machine in metrics.
 	Machine v1.NodeSystemInfo
 
 	mu   sync.Mutex
 	last map[string]sample // by "node" or container ID, for rates
 	dirs map[string]folder
+
+	asked singleflight.Group // file systems that may not answer, by directory
 }
 
 // sample is one reading of a CPU counter.
@@ -172,8 +177,9 @@ func (s *Stats) pod(ps *runtimeapi.PodSandboxStats, p *podworker.Snapshot, now t
 	if pr := linux.GetProcess(); pr != nil {
 		out.ProcessStats = &stats.ProcessStats{ProcessCount: value(pr.ProcessCount)}
 	}
-	out.VolumeStats = s.volumes(p.Pod, now)
-	out.EphemeralStorage = s.ephemeral(p.Pod, &out, now)
+	var onDisk []*stats.FsStats
+	out.VolumeStats, onDisk = s.volumes(p.Pod, now)
+	out.EphemeralStorage = s.ephemeral(p.Pod, &out, onDisk, now)
 	return out
 }
 

@@ -13,6 +13,7 @@ import (
 	stats "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
 	"wherry.dev/internal/kubelet/criconfig"
+	"wherry.dev/internal/kubelet/volume"
 )
 
 // fsStats returns the file system that a directory is on; nil if there is no such directory.
@@ -97,45 +98,69 @@ func (s *Stats) logs(pod *v1.Pod, container string, now time.Time) *stats.FsStat
 	return s.usage(filepath.Join(criconfig.LogDir(s.PodLogs, pod), container), now)
 }
 
-// volumes returns the pod's volumes on the node, measured by directory. A volume with a file system
-// of its own is as large as that file system.
-func (s *Stats) volumes(pod *v1.Pod, now time.Time) []stats.VolumeStats {
-	if s.VolumeAge < 0 {
-		return nil // measuring is switched off
-	}
-	base := criconfig.Dirs{Root: s.RootDir}.Volumes(pod.UID)
-	claims := map[string]*stats.PVCReference{}
+func hasClaims(pod *v1.Pod) bool {
 	for i := range pod.Spec.Volumes {
-		if c := pod.Spec.Volumes[i].PersistentVolumeClaim; c != nil {
-			claims[pod.Spec.Volumes[i].Name] = &stats.PVCReference{Name: c.ClaimName, Namespace: pod.Namespace}
+		if v := &pod.Spec.Volumes[i]; v.PersistentVolumeClaim != nil || v.Ephemeral != nil {
+			return true
 		}
 	}
-	dirs, err := filepath.Glob(filepath.Join(base, "*", "*"))
-	if err != nil {
+	return false
+}
+
+// foreignPatience is how long the file system of a volume that is not the pod's own may take to answer.
+const foreignPatience = time.Second
+
+// foreign returns the file system of a volume that is not the pod's own. One that does not answer, like that of a server
+// which is away, is left out.
+func (s *Stats) foreign(dir string, t metav1.Time) *stats.FsStats {
+	answer := s.asked.DoChan(dir, func() (any, error) { return fsStats(dir, t), nil })
+	select {
+	case a := <-answer:
+		out, _ := a.Val.(*stats.FsStats)
+		return out
+	case <-time.After(foreignPatience):
 		return nil
 	}
-	var out []stats.VolumeStats
-	for _, dir := range dirs {
-		v := stats.VolumeStats{Name: filepath.Base(dir), PVCRef: claims[filepath.Base(dir)]}
-		at := metav1.NewTime(now)
-		var usage *stats.FsStats
-		if isMountPoint(dir) {
-			usage = fsStats(dir, at)
-		} else {
-			usage = s.usage(dir, now)
+}
+
+// volumes returns the pod's volumes on the node, measured by directory. A volume with a file system of its own is as
+// large as that file system, and so is one of a claim. onDisk is what the pod's own volumes hold of the node's disk.
+func (s *Stats) volumes(pod *v1.Pod, now time.Time) (out []stats.VolumeStats, onDisk []*stats.FsStats) {
+	if s.VolumeAge < 0 {
+		return nil, nil // measuring is switched off
+	}
+	places, err := volume.Places(criconfig.Dirs{Root: s.RootDir}, pod.UID)
+	if err != nil {
+		return nil, nil
+	}
+	at := metav1.NewTime(now)
+	for _, p := range places {
+		v := stats.VolumeStats{Name: p.Name}
+		if p.Claim != "" {
+			v.PVCRef = &stats.PVCReference{Name: p.Claim, Namespace: pod.Namespace}
 		}
-		if usage != nil {
-			v.FsStats = *usage
+		var found *stats.FsStats
+		switch {
+		case p.Foreign && s.OwnOnly:
+		case p.Foreign:
+			found = s.foreign(p.Path, at)
+		case isMountPoint(p.Path):
+			found = fsStats(p.Path, at)
+		default:
+			found = s.usage(p.Path, now)
+			onDisk = append(onDisk, found)
+		}
+		if found != nil {
+			v.FsStats = *found
 			out = append(out, v)
 		}
 	}
-	return out
+	return out, onDisk
 }
 
-// ephemeral returns what a pod uses of the node's disk: writable layers, logs, volumes without a
-// file system of their own, and the other files that containers can write to: /etc/hosts and
-// termination messages.
-func (s *Stats) ephemeral(pod *v1.Pod, p *stats.PodStats, now time.Time) *stats.FsStats {
+// ephemeral returns what a pod uses of the node's disk: writable layers, logs, its own volumes without a file system of
+// their own, and the other files that containers can write to: /etc/hosts and termination messages.
+func (s *Stats) ephemeral(pod *v1.Pod, p *stats.PodStats, volumes []*stats.FsStats, now time.Time) *stats.FsStats {
 	out := fsStats(s.RootDir, metav1.NewTime(now))
 	if out == nil {
 		return nil
@@ -153,13 +178,8 @@ func (s *Stats) ephemeral(pod *v1.Pod, p *stats.PodStats, now time.Time) *stats.
 		add(p.Containers[i].Rootfs)
 		add(p.Containers[i].Logs)
 	}
-	base := criconfig.Dirs{Root: s.RootDir}.Volumes(pod.UID)
-	for i := range p.VolumeStats {
-		v := &p.VolumeStats[i]
-		dir, err := filepath.Glob(filepath.Join(base, "*", v.Name))
-		if v.PVCRef == nil && err == nil && len(dir) > 0 && !isMountPoint(dir[0]) {
-			add(&v.FsStats)
-		}
+	for _, v := range volumes {
+		add(v)
 	}
 	for _, path := range []string{criconfig.Dirs{Root: s.RootDir}.EtcHosts(pod.UID), criconfig.Dirs{Root: s.RootDir}.Containers(pod.UID)} {
 		add(s.usage(path, now))

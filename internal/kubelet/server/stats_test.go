@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -92,7 +93,10 @@ func newStats(t *testing.T, describes bool) (*Stats, *fixture) {
 	if err := os.Link(filepath.Join(dir, "file"), filepath.Join(dir, "again")); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.MkdirAll(filepath.Join(root, "pods", "u", "volumes", "kubernetes.io~local-volume", "data"), 0o755); err != nil {
+	local, claims := filepath.Join(root, "pods", "u", "volumes", "kubernetes.io~local-volume", "pv"), filepath.Join(root, "pods", "u", "claims")
+	bound := `{"version":1,"data":{"Volume":"pv","Claim":"claim","Folder":"kubernetes.io~local-volume","Path":"` + local + `"}}`
+	if err := errors.Join(os.MkdirAll(local, 0o755), os.Mkdir(claims, 0o755), os.WriteFile(filepath.Join(claims, "data.json"), []byte(bound), 0o600),
+		os.WriteFile(filepath.Join(local, "large"), make([]byte, 1<<20), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	f.log(1, "a line")
@@ -248,9 +252,10 @@ func TestSummaryHasEverything(t *testing.T) {
 		"swap":                              *p.Swap.SwapUsageBytes == 100 && *c.Swap.SwapAvailableBytes == 900,
 		"rootfs":                            *c.Rootfs.UsedBytes == 4096 && *c.Rootfs.CapacityBytes > 0 && *c.Rootfs.InodesUsed == 2,
 		"logs":                              *c.Logs.UsedBytes > 0 && *c.Logs.InodesUsed == 2,
-		"volumes":                           len(p.VolumeStats) == 2 && p.VolumeStats[0].Name == "scratch" && p.VolumeStats[1].PVCRef.Name == "claim",
-		"a file with two names counts once": *p.VolumeStats[0].UsedBytes >= 100<<10 && *p.VolumeStats[0].UsedBytes < 150<<10 && *p.VolumeStats[0].InodesUsed == 2,
-		"ephemeral storage":                 *p.EphemeralStorage.UsedBytes >= *p.VolumeStats[0].UsedBytes+4096,
+		"volumes":                           len(p.VolumeStats) == 2 && p.VolumeStats[1].Name == "scratch" && p.VolumeStats[0].Name == "data" && p.VolumeStats[0].PVCRef.Name == "claim",
+		"a claim is not the pod's own":      *p.EphemeralStorage.UsedBytes < 1<<20,
+		"a file with two names counts once": *p.VolumeStats[1].UsedBytes >= 100<<10 && *p.VolumeStats[1].UsedBytes < 150<<10 && *p.VolumeStats[1].InodesUsed == 2,
+		"ephemeral storage":                 *p.EphemeralStorage.UsedBytes >= *p.VolumeStats[1].UsedBytes+4096,
 		"node":                              n.NodeName == "n1" && *n.CPU.UsageCoreNanoSeconds > 0 && *n.Memory.WorkingSetBytes > 0 && *n.Memory.PageFaults > 0 && n.Swap != nil,
 		"node file systems":                 *n.Fs.CapacityBytes > 0 && *n.Runtime.ImageFs.CapacityBytes > 0 && n.Rlimit != nil,
 		"kubelet":                           n.SystemContainers[0].Name == "kubelet" && *n.SystemContainers[0].Memory.WorkingSetBytes > 0,

@@ -63,7 +63,7 @@ func TestTrustBundles(t *testing.T) {
 			continue
 		}
 		read := func() string {
-			doc, err := os.ReadFile(filepath.Join(m.Path(pod, &pod.Spec.Volumes[0]), "ca.pem"))
+			doc, err := os.ReadFile(filepath.Join(pathOf(t, m, pod), "ca.pem"))
 			if err != nil {
 				t.Fatal(err)
 			}

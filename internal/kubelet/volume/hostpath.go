@@ -1,14 +1,42 @@
 package volume
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 )
+
+// hostPath shows a path of the host, for a pod by its own spec or by a PersistentVolume. Nothing is mounted.
+type hostPath struct{}
+
+func (hostPath) source(s *spec) *v1.HostPathVolumeSource {
+	if s.pv != nil {
+		return s.pv.Spec.HostPath
+	}
+	return s.own.HostPath
+}
+
+func (h hostPath) is(s *spec) bool               { return h.source(s) != nil }
+func (hostPath) folder() string                  { return "" }
+func (h hostPath) path(s *spec, _ string) string { return h.source(s).Path }
+func (hostPath) ready(string) (bool, error)      { return false, nil }
+func (hostPath) tearDown(string) error           { return nil }
+
+func (h hostPath) setUp(_ context.Context, s *spec, _ string) (time.Time, error) {
+	switch {
+	case s.block:
+		return time.Time{}, errors.New("a hostPath volume cannot have volumeMode Block")
+	case s.pv != nil && len(s.pv.Spec.MountOptions) > 0:
+		return time.Time{}, &failedAt{"MountVolume.MountOptionSupport check failed", errors.New("Mount options are not supported")}
+	}
+	return time.Time{}, checkHostPath(h.source(s))
+}
 
 // checkHostPath makes sure that a hostPath has the type that it claims, and creates it if the type
 // says so.

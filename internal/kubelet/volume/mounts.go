@@ -2,6 +2,7 @@ package volume
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -34,7 +35,16 @@ type ContainerInput struct {
 
 // ContainerMounts prepares and returns the mounts of a container: its volumes,
 // /etc/hosts and the file for its termination message.
-func (m *Mounter) ContainerMounts(in ContainerInput) ([]*runtimeapi.Mount, error) {
+//
+// It looks into volumes, and returns soon after the context ends.
+func (m *Mounter) ContainerMounts(ctx context.Context, in ContainerInput) ([]*runtimeapi.Mount, error) {
+	return call(ctx, &m.calls, in.Pod.UID, mountsOf(in.Container), func() ([]*runtimeapi.Mount, error) { return m.containerMounts(in) })
+}
+
+// mountsOf stands, among the volumes of a pod, for those that one container mounts.
+func mountsOf(c *v1.Container) string { return "/" + c.Name }
+
+func (m *Mounter) containerMounts(in ContainerInput) ([]*runtimeapi.Mount, error) {
 	var out []*runtimeapi.Mount
 	ownHosts := false
 	for i := range in.Container.VolumeMounts {
@@ -75,7 +85,11 @@ func (m *Mounter) volumeMount(in ContainerInput, index int, vm *v1.VolumeMount) 
 	if v.Image != nil {
 		return imageMount(in, v, vm, sub)
 	}
-	host := m.Path(in.Pod, v)
+	at, err := m.locate(in.Pod, v)
+	if err != nil {
+		return nil, err
+	}
+	host := at.Path
 	if sub != "" {
 		target := filepath.Join(m.Dirs.Subpaths(in.Pod.UID), vm.Name, in.Container.Name, strconv.Itoa(index))
 		if err := bindSubpath(host, sub, target); err != nil {
@@ -91,10 +105,36 @@ func (m *Mounter) volumeMount(in ContainerInput, index int, vm *v1.VolumeMount) 
 	if err != nil {
 		return nil, err
 	}
-	readOnly := vm.ReadOnly || v.ConfigMap != nil || v.Secret != nil || v.DownwardAPI != nil || v.Projected != nil
+	if at.Block {
+		return nil, fmt.Errorf("volume %q is a device, but container %q has it in volumeMounts", vm.Name, in.Container.Name)
+	}
 	return &runtimeapi.Mount{
-		ContainerPath: absolute(vm.MountPath), HostPath: host, Readonly: readOnly, Propagation: propagation, RecursiveReadOnly: recursive,
+		ContainerPath: absolute(vm.MountPath), HostPath: host, Readonly: vm.ReadOnly || at.ReadOnly, Propagation: propagation, RecursiveReadOnly: recursive,
 	}, nil
+}
+
+// ContainerDevices returns the volumes that a container has as devices.
+func (m *Mounter) ContainerDevices(pod *v1.Pod, c *v1.Container) ([]*runtimeapi.Device, error) {
+	var out []*runtimeapi.Device
+	for _, d := range c.VolumeDevices {
+		v := find(pod, d.Name)
+		if v == nil {
+			return nil, fmt.Errorf("cannot find volume %q to pass into container %q", d.Name, c.Name)
+		}
+		at, err := m.locate(pod, v)
+		if err != nil {
+			return nil, err
+		}
+		if !at.Block {
+			return nil, fmt.Errorf("volume %q is not a device, but container %q has it in volumeDevices", d.Name, c.Name)
+		}
+		access := "mrw"
+		if at.ReadOnly {
+			access = "mr"
+		}
+		out = append(out, &runtimeapi.Device{HostPath: at.Path, ContainerPath: d.DevicePath, Permissions: access})
+	}
+	return out, nil
 }
 
 func absolute(path string) string {

@@ -7,10 +7,10 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-func mountsOf(t *testing.T, in ContainerInput) (string, error) {
+func firstMount(t *testing.T, in ContainerInput) (string, error) {
 	t.Helper()
 	in.Container = &in.Pod.Spec.Containers[0]
-	mounts, err := newMounter(t, objs{}).ContainerMounts(in)
+	mounts, err := newMounter(t, objs{}).ContainerMounts(t.Context(), in)
 	if err != nil {
 		return "", err
 	}
@@ -20,17 +20,17 @@ func mountsOf(t *testing.T, in ContainerInput) (string, error) {
 func TestImageVolumesAreMountedByTheRuntime(t *testing.T) {
 	pod := podWith(v1.VolumeSource{Image: &v1.ImageVolumeSource{Reference: "busybox"}})
 	pod.Spec.Containers[0].VolumeMounts[0].SubPath = "bin"
-	if got, err := mountsOf(t, ContainerInput{Pod: pod}); err == nil {
+	if got, err := firstMount(t, ContainerInput{Pod: pod}); err == nil {
 		t.Errorf("without the image: %s", got)
 	}
-	got, err := mountsOf(t, ContainerInput{Pod: pod, Images: map[string]string{"v": "sha256:1"}})
+	got, err := firstMount(t, ContainerInput{Pod: pod, Images: map[string]string{"v": "sha256:1"}})
 	for _, want := range []string{`container_path:"/v"`, "readonly:true", `image:"sha256:1"`, `user_specified_image:"busybox"`, `image_sub_path:"bin"`} {
 		if err != nil || !strings.Contains(strings.ReplaceAll(got, "  ", " "), want) {
 			t.Errorf("%s, %v: no %s", got, err, want)
 		}
 	}
 	pod.Spec.Containers[0].VolumeMounts[0].SubPath = "../etc"
-	if got, err := mountsOf(t, ContainerInput{Pod: pod, Images: map[string]string{"v": "sha256:1"}}); err == nil {
+	if got, err := firstMount(t, ContainerInput{Pod: pod, Images: map[string]string{"v": "sha256:1"}}); err == nil {
 		t.Errorf("out of the image: %s", got)
 	}
 }

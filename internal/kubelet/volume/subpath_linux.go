@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"wherry.dev/internal/mount"
 	"wherry.dev/internal/safepath"
 )
 
@@ -51,7 +52,8 @@ func bind(f *os.File, target string) error {
 
 // makeTarget creates an empty file or directory to bind to, and unmounts an older bind.
 func makeTarget(target string, isDir bool) error {
-	for unix.Unmount(target, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW) == nil {
+	if err := mount.UnmountStack(target); err != nil {
+		return err
 	}
 	if err := os.MkdirAll(filepath.Dir(target), 0o750); err != nil {
 		return err

@@ -1,25 +1,25 @@
-// Package volume sets up pods' volumes and takes them down. Every operation is idempotent and keeps
-// no state in memory except tokens and certificates: what is mounted is read from the kernel, what
-// is written from the disk.
+// Package volume sets up pods' volumes and takes them down.
 //
-// The layout below a pod's directory is the usual one:
-// volumes/kubernetes.io~<kind>/<name>, volume-subpaths/<name>/<container>/<index>.
+// Each kind of volume is a type of its own, in a file of its own (kind). What a claim is bound to is found out first
+// (claim.go); the kinds see a pod's own source or a PersistentVolume. Every operation can be repeated, also after a
+// crash in the middle of it. Facts are what the kernel has mounted and what is on the disk; nothing is remembered in
+// memory. What may hang in the kernel keeps nobody waiting but its own pod, which can stop waiting (calls.go).
+//
+// The layout below a pod's directory is the usual one: volumes/kubernetes.io~<kind>/<name>,
+// volumeDevices/kubernetes.io~<kind>/<name> and volume-subpaths/<name>/<container>/<index>. Besides, claims/<name> has
+// what a claim turned out to be (record.go).
 package volume
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 
 	"wherry.dev/internal/kubelet/criconfig"
@@ -27,10 +27,11 @@ import (
 	"wherry.dev/internal/safepath"
 )
 
-// Objects looks up configMaps and secrets.
+// Objects looks up what volumes are made from.
 type Objects interface {
 	ConfigMap(namespace, name string) (*v1.ConfigMap, error)
 	Secret(namespace, name string) (*v1.Secret, error)
+	Claim(namespace, name string) (*v1.PersistentVolumeClaim, error)
 }
 
 // Tokens issues service account tokens that are bound to a pod.
@@ -38,69 +39,93 @@ type Tokens interface {
 	Token(ctx context.Context, pod *v1.Pod, src *v1.ServiceAccountTokenProjection) (token string, refreshAt time.Time, err error)
 }
 
+// Certificates has the certificates of pods; volume and source say which of a pod's.
+type Certificates interface {
+	Bundle(ctx context.Context, pod *v1.Pod, volume string, source int, src *v1.PodCertificateProjection) (key, chain []byte, refreshAt time.Time, err error)
+	Forget(uid types.UID)
+}
+
 // Mounter sets up and clears volumes.
 type Mounter struct {
 	Dirs criconfig.Dirs
 	// Objects returns a view whose look-ups end with the context.
 	Objects func(ctx context.Context) Objects
-	Tokens  Tokens
+	// Volume asks the API server for a PersistentVolume; nil if there is none to ask.
+	Volume func(ctx context.Context, name string) (*v1.PersistentVolume, error)
+	Tokens Tokens
 	// Bundles, if not nil, returns the cluster's trust bundles.
 	Bundles func(ctx context.Context) ([]certificatesv1.ClusterTrustBundle, error)
 	// Certificates, if not nil, has the certificates of pods.
-	Certificates *CertificateSource
-	// Node facts for the downward API.
+	Certificates Certificates
+	// NodeName and Allocatable are for the downward API.
 	NodeName    string
 	Allocatable func() v1.ResourceList
+	// NodeLabels are what the affinity of PersistentVolumes is about.
+	NodeLabels func() map[string]string
+	// Freed, if not nil, wakes a pod whose volume another pod has let go of.
+	Freed func(uid types.UID)
+	// Warn, if not nil, tells a pod's owner what may not be as the pod wants it.
+	Warn func(pod *v1.Pod, reason, message string)
+
+	calls   calls
+	waiting waiting
 }
 
-// kindDirs are the directories of the kinds of volumes.
-const (
-	dirEmpty     = "kubernetes.io~empty-dir"
-	dirConfigMap = "kubernetes.io~configmap"
-	dirSecret    = "kubernetes.io~secret"
-	dirDownward  = "kubernetes.io~downward-api"
-	dirProjected = "kubernetes.io~projected"
-)
-
-// Path returns the path of a pod's volume on the host.
-func (m *Mounter) Path(pod *v1.Pod, v *v1.Volume) string {
-	dir := ""
-	switch {
-	case v.HostPath != nil:
-		return v.HostPath.Path
-	case v.ConfigMap != nil:
-		dir = dirConfigMap
-	case v.Secret != nil:
-		dir = dirSecret
-	case v.DownwardAPI != nil:
-		dir = dirDownward
-	case v.Projected != nil:
-		dir = dirProjected
-	default:
-		dir = dirEmpty
-	}
-	return filepath.Join(m.Dirs.Volumes(pod.UID), dir, v.Name)
+// spec is a volume that a kind is to set up.
+type spec struct {
+	pod *v1.Pod
+	// name of the volume in the pod's spec.
+	name string
+	// own is what the pod's spec says.
+	own *v1.VolumeSource
+	// pv is what the claim is bound to that own names; nil for all other volumes.
+	pv       *v1.PersistentVolume
+	readOnly bool
+	// block: containers get a device, not a file system.
+	block bool
 }
 
-// Mount sets up a volume, or updates its content. refreshAt, if not zero, is when to call Mount
-// again even if no object changed.
-func (m *Mounter) Mount(ctx context.Context, pod *v1.Pod, name string) (refreshAt time.Time, err error) {
-	v := find(pod, name)
-	if v == nil {
-		return time.Time{}, fmt.Errorf("volume %q is not in the pod's spec", name)
-	}
-	dir := m.Path(pod, v)
-	switch {
-	case v.HostPath != nil:
-		return time.Time{}, checkHostPath(v.HostPath)
-	case v.ConfigMap != nil, v.Secret != nil, v.DownwardAPI != nil, v.Projected != nil:
-		return m.mountContent(ctx, pod, v, dir)
-	case v.EmptyDir != nil, v.VolumeSource == v1.VolumeSource{}:
-		return time.Time{}, m.mountEmptyDir(pod, v, dir)
-	default:
-		return time.Time{}, fmt.Errorf("volumes of this kind (%s) are not supported by this node", kindOf(v))
+// kind is one kind of volume.
+type kind interface {
+	// is reports whether the volume is of this kind.
+	is(s *spec) bool
+	// folder is what the kind's folder in a pod's directory is called; "" if its volumes are not in there.
+	folder() string
+	// path is where the volume is on the host, for containers to have it; dir is its place in the pod's directory.
+	path(s *spec, dir string) string
+	// setUp makes the volume, or renews what is in it. If refreshAt is not zero, it is to be called again by then.
+	setUp(ctx context.Context, s *spec, path string) (refreshAt time.Time, err error)
+	// ready reports whether the volume of a claim is there as setUp has left it.
+	ready(path string) (bool, error)
+	// tearDown takes from the pod what setUp made at dir. What is in a volume that outlives the pod stays.
+	tearDown(dir string) error
+}
+
+// kinds has every kind of volume that this node can set up.
+func (m *Mounter) kinds() []kind {
+	return []kind{
+		m.emptyDirs(), m.configMaps(), m.secrets(), m.downwardAPIs(), m.projections(), hostPath{}, m.locals(), nfsMounts(),
 	}
 }
+
+func (m *Mounter) kindOf(s *spec) kind {
+	for _, k := range m.kinds() {
+		if k.is(s) {
+			return k
+		}
+	}
+	return nil
+}
+
+// placed is what kinds have in common whose volumes are in the pod's directory.
+type placed string
+
+func (p placed) folder() string                { return string(p) }
+func (placed) path(_ *spec, dir string) string { return dir }
+
+// ready is for kinds that are not behind claims.
+func (placed) ready(string) (bool, error) { return false, nil }
+func (placed) tearDown(dir string) error  { return mount.UnmountStack(dir) }
 
 func find(pod *v1.Pod, name string) *v1.Volume {
 	for i := range pod.Spec.Volumes {
@@ -111,82 +136,68 @@ func find(pod *v1.Pod, name string) *v1.Volume {
 	return nil
 }
 
-// kindOf names the kind of a volume that is refused.
-func kindOf(v *v1.Volume) string {
-	switch {
-	case v.PersistentVolumeClaim != nil:
-		return "persistentVolumeClaim"
-	case v.Ephemeral != nil:
-		return "ephemeral"
-	case v.CSI != nil:
-		return "csi"
-	case v.NFS != nil:
-		return "nfs"
-	case v.ISCSI != nil:
-		return "iscsi"
-	case v.FC != nil:
-		return "fc"
-	default:
-		return "other"
+// Mount sets up a volume, or updates its content. refreshAt, if not zero, is when to call Mount again even if no object
+// changed. It returns soon after the context ends; what the kernel does not return from goes on until it does.
+func (m *Mounter) Mount(ctx context.Context, pod *v1.Pod, name string) (refreshAt time.Time, err error) {
+	v := find(pod, name)
+	if v == nil {
+		return time.Time{}, fmt.Errorf("volume %q is not in the pod's spec", name)
 	}
+	return call(ctx, &m.calls, pod.UID, name, func() (time.Time, error) {
+		if claim, ok := claimOf(pod, v); ok {
+			return time.Time{}, m.mountClaim(ctx, pod, v, claim)
+		}
+		s := &spec{pod: pod, name: name, own: &v.VolumeSource}
+		k := m.kindOf(s)
+		if k == nil {
+			return time.Time{}, failed(s, unsupported(s))
+		}
+		at, err := k.setUp(ctx, s, k.path(s, m.place(k, s)))
+		return at, failed(s, err)
+	})
 }
 
-// mountHugePages mounts an emptyDir of huge pages, of the size given by its medium or requested by
-// its pod.
-func mountHugePages(pod *v1.Pod, medium v1.StorageMedium, dir string) error {
-	if medium != v1.StorageMediumHugePages && !strings.HasPrefix(string(medium), string(v1.StorageMediumHugePagesPrefix)) {
-		return fmt.Errorf("unknown storage medium %q", medium)
+// place is where a volume is in the pod's directory.
+func (m *Mounter) place(k kind, s *spec) string {
+	if s.pv == nil {
+		return filepath.Join(m.Dirs.Volumes(s.pod.UID), k.folder(), s.name)
 	}
-	size, err := criconfig.PageSize(pod, medium)
-	if err != nil {
-		return err
+	if s.block {
+		return filepath.Join(m.Dirs.Devices(s.pod.UID), k.folder(), s.pv.Name)
 	}
-	if err := os.MkdirAll(dir, 0o750); err != nil {
-		return err
-	}
-	return mount.HugePages(dir, size)
+	return filepath.Join(m.Dirs.Volumes(s.pod.UID), k.folder(), s.pv.Name)
 }
 
-// mountEmptyDir creates an emptyDir: a directory, a tmpfs for medium Memory, or huge pages.
-func (m *Mounter) mountEmptyDir(pod *v1.Pod, v *v1.Volume, dir string) error {
-	src := v.EmptyDir
-	if src == nil {
-		src = &v1.EmptyDirVolumeSource{}
-	}
-	mode := fs.FileMode(0o777)
-	switch src.Medium {
-	case v1.StorageMediumDefault:
-		if err := os.MkdirAll(dir, 0o750); err != nil {
-			return err
-		}
-	case v1.StorageMediumMemory:
-		if err := os.MkdirAll(filepath.Dir(dir), 0o750); err != nil {
-			return err
-		}
-		if err := mount.Tmpfs(dir, mode, m.tmpfsSize(pod, cmp.Or(src.SizeLimit, new(resource.Quantity)))); err != nil {
-			return err
-		}
-		mode |= fs.ModeSticky // the default for a tmpfs; upstream does not set it
-	default:
-		if err := mountHugePages(pod, src.Medium, dir); err != nil {
-			return err
-		}
-	}
-	return ownVolume(dir, mode, fsGroup(pod)) // open to every user of the pod
+// Path returns where a pod's volume is on the host. That of a claim is known once it is set up.
+func (m *Mounter) Path(pod *v1.Pod, v *v1.Volume) (string, error) {
+	at, err := m.locate(pod, v)
+	return at.Path, err
 }
 
-// tmpfsSize returns the size limit of a tmpfs of the pod: the pod's memory limit or else the node's
-// allocatable memory, and at most the volume's own limit. 0 means unknown, which leads to half of
-// the machine's memory.
-func (m *Mounter) tmpfsSize(pod *v1.Pod, limit *resource.Quantity) int64 {
-	allocatable := m.Allocatable()
-	size := allocatable.Memory().Value()
-	for _, less := range []int64{criconfig.MemoryLimit(pod), limit.Value()} {
-		if less > 0 && (size <= 0 || less < size) {
-			size = less
+// location is what containers need to know of a volume.
+type location struct {
+	Path string
+	// ReadOnly: no container may write to it, whatever its mount says.
+	ReadOnly bool `json:",omitempty"`
+	// Block: Path is a device.
+	Block bool `json:",omitempty"`
+}
+
+func (m *Mounter) locate(pod *v1.Pod, v *v1.Volume) (location, error) {
+	if _, ok := claimOf(pod, v); ok {
+		b, err := readBound(m.Dirs, pod.UID, v.Name)
+		if err != nil {
+			return location{}, fmt.Errorf("volume %q is not set up: %w", v.Name, err)
 		}
+		return b.location, nil
 	}
-	return size
+	s := &spec{pod: pod, name: v.Name, own: &v.VolumeSource}
+	k := m.kindOf(s)
+	if k == nil {
+		return location{}, unsupported(s)
+	}
+	_, written := k.(*rendered)
+	return location{Path: k.path(s, m.place(k, s)), ReadOnly: written}, nil
 }
 
 func fsGroup(pod *v1.Pod) *int64 {
@@ -196,9 +207,14 @@ func fsGroup(pod *v1.Pod) *int64 {
 	return pod.Spec.SecurityContext.FSGroup
 }
 
+// folders are those in a pod's directory that hold what its volumes need.
+func (m *Mounter) folders(uid types.UID) []string {
+	return []string{m.Dirs.Subpaths(uid), m.Dirs.Volumes(uid), m.Dirs.Devices(uid), m.Dirs.Claims(uid)}
+}
+
 // Left reports whether anything of the pod's volumes is still on the node.
 func (m *Mounter) Left(uid types.UID) bool {
-	for _, path := range []string{m.Dirs.Volumes(uid), m.Dirs.Subpaths(uid), m.Dirs.EtcHosts(uid)} {
+	for _, path := range append(m.folders(uid), m.Dirs.EtcHosts(uid)) {
 		if _, err := os.Lstat(path); err == nil {
 			return true
 		}
@@ -206,27 +222,61 @@ func (m *Mounter) Left(uid types.UID) bool {
 	return m.wrote(uid)
 }
 
-// Clear unmounts and removes all volumes of a pod, but nothing that hostPath volumes point to. It
-// also removes what containers wrote into our files: if they filled the disk that way, other pods
-// would be evicted for it.
-func (m *Mounter) Clear(uid types.UID) error {
-	subpaths, err := filepath.Glob(filepath.Join(m.Dirs.Subpaths(uid), "*", "*", "*"))
+// Clear takes down all volumes of a pod of which nothing runs. What is in volumes that outlive the pod stays. It also
+// removes what containers wrote into our files: if they filled the disk that way, other pods would be evicted for it.
+func (m *Mounter) Clear(ctx context.Context, uid types.UID) error {
+	_, err := call(ctx, &m.calls, uid, all, func() (struct{}, error) { return struct{}{}, m.clear(uid) })
+	return err
+}
+
+func (m *Mounter) clear(uid types.UID) error {
+	used, err := boundOf(m.Dirs, uid)
 	if err != nil {
 		return err
 	}
-	volumes, err := filepath.Glob(filepath.Join(m.Dirs.Volumes(uid), "*", "*"))
-	if err != nil {
-		return err
-	}
-	var errs []error
-	for _, path := range append(subpaths, volumes...) {
-		errs = append(errs, mount.Unmount(path))
-	}
-	if err := errors.Join(errs...); err != nil {
+	if err := m.takeDown(uid); err != nil {
 		return err
 	}
 	if m.Certificates != nil {
 		m.Certificates.Forget(uid)
 	}
-	return errors.Join(m.clearWritten(uid), safepath.RemoveAll(m.Dirs.Subpaths(uid)), safepath.RemoveAll(m.Dirs.Volumes(uid)))
+	errs := []error{m.clearWritten(uid)}
+	for _, dir := range m.folders(uid) {
+		errs = append(errs, safepath.RemoveAll(dir))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	for _, b := range used {
+		m.wakeOthers(b.Volume)
+	}
+	return nil
+}
+
+// takeDown unmounts everything in a pod's directory: parts of volumes before the volumes.
+func (m *Mounter) takeDown(uid types.UID) error {
+	parts, err := filepath.Glob(filepath.Join(m.Dirs.Subpaths(uid), "*", "*", "*"))
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, part := range parts {
+		errs = append(errs, mount.UnmountStack(part))
+	}
+	of := map[string]kind{}
+	for _, k := range m.kinds() {
+		of[k.folder()] = k
+	}
+	for _, root := range []string{m.Dirs.Volumes(uid), m.Dirs.Devices(uid)} {
+		places, err := filepath.Glob(filepath.Join(root, "*", "*"))
+		errs = append(errs, err)
+		for _, dir := range places {
+			if k := of[filepath.Base(filepath.Dir(dir))]; k != nil {
+				errs = append(errs, k.tearDown(dir))
+			} else { // of another release, or of another kubelet
+				errs = append(errs, mount.UnmountStack(dir))
+			}
+		}
+	}
+	return errors.Join(errs...)
 }

@@ -26,6 +26,14 @@ import (
 type objs struct {
 	cm     map[string]*v1.ConfigMap
 	secret map[string]*v1.Secret
+	claim  map[string]*v1.PersistentVolumeClaim
+}
+
+func (o objs) Claim(_, name string) (*v1.PersistentVolumeClaim, error) {
+	if c := o.claim[name]; c != nil {
+		return c, nil
+	}
+	return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "persistentvolumeclaim"}, name)
 }
 
 func (o objs) ConfigMap(_, name string) (*v1.ConfigMap, error) {
@@ -78,7 +86,16 @@ func set(t *testing.T, m *Mounter, pod *v1.Pod) string {
 	if _, err := m.Mount(t.Context(), pod, "v"); err != nil {
 		t.Fatal(err)
 	}
-	return m.Path(pod, &pod.Spec.Volumes[0])
+	return pathOf(t, m, pod)
+}
+
+func pathOf(t *testing.T, m *Mounter, pod *v1.Pod) string {
+	t.Helper()
+	path, err := m.Path(pod, &pod.Spec.Volumes[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
 }
 
 func want(t *testing.T, path, text string, mode os.FileMode) {
@@ -173,7 +190,7 @@ func TestProjectedVolume(t *testing.T) {
 	if err != nil || refresh.Unix() != 1000 {
 		t.Fatalf("%v, %v", refresh, err)
 	}
-	dir := m.Path(pod, &pod.Spec.Volumes[0])
+	dir := pathOf(t, m, pod)
 	want(t, filepath.Join(dir, "token"), "tok", 0o644)
 	want(t, filepath.Join(dir, "ca.crt"), "CA", 0o644)
 	want(t, filepath.Join(dir, "labels"), "a=\"1\"\nb=\"2\"", 0o644)
@@ -264,7 +281,7 @@ func TestHugePages(t *testing.T) {
 				t.Errorf("%v, %v", info, err)
 			}
 		}
-		if err := m.Clear(pod.UID); err != nil || m.Left(pod.UID) {
+		if err := m.Clear(t.Context(), pod.UID); err != nil || m.Left(pod.UID) {
 			t.Errorf("left behind: %v", err)
 		}
 	}
@@ -326,8 +343,7 @@ func TestHostPathTypes(t *testing.T) {
 func TestOtherVolumesAreRefusedClearly(t *testing.T) {
 	m := newMounter(t, objs{})
 	for name, src := range map[string]v1.VolumeSource{
-		"persistentVolumeClaim": {PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{}}, "nfs": {NFS: &v1.NFSVolumeSource{}},
-		"csi": {CSI: &v1.CSIVolumeSource{}},
+		"iscsi": {ISCSI: &v1.ISCSIVolumeSource{}}, "csi": {CSI: &v1.CSIVolumeSource{}}, "rbd": {RBD: &v1.RBDVolumeSource{}},
 	} {
 		if _, err := m.Mount(t.Context(), podWith(src), "v"); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: %v", name, err)
@@ -337,7 +353,7 @@ func TestOtherVolumesAreRefusedClearly(t *testing.T) {
 
 func mounts(t *testing.T, m *Mounter, pod *v1.Pod) (string, error) {
 	t.Helper()
-	list, err := m.ContainerMounts(ContainerInput{
+	list, err := m.ContainerMounts(t.Context(), ContainerInput{
 		Pod: pod, Container: &pod.Spec.Containers[0], Env: []criconfig.Env{{Name: "NAME", Value: "sub"}}, Hosts: []byte("hosts"),
 	})
 	if err != nil {
@@ -416,7 +432,7 @@ func TestClearLeavesNothingAndTouchesNobodyElse(t *testing.T) {
 		t.Error("nothing is left, it says")
 	}
 	for range 2 {
-		if err := m.Clear(pod.UID); err != nil {
+		if err := m.Clear(t.Context(), pod.UID); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -443,7 +459,7 @@ func TestClearGivesBackWhatContainersWroteIntoOurFiles(t *testing.T) {
 	if !m.Left(uid) {
 		t.Error("nothing is left")
 	}
-	if err := m.Clear(uid); err != nil || m.Left(uid) {
+	if err := m.Clear(t.Context(), uid); err != nil || m.Left(uid) {
 		t.Errorf("%v, left: %v", err, m.Left(uid))
 	}
 	if _, err := os.Stat(m.Dirs.EtcHosts(uid)); !os.IsNotExist(err) {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/component-helpers/storage/ephemeral"
 
 	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/api/report"
@@ -102,7 +103,7 @@ func (r *reporter) ground() {
 	for i := range r.in.Pod.Spec.Volumes {
 		v := &r.in.Pod.Spec.Volumes[i]
 		if !r.in.Volumes[v.Name].Mounted {
-			r.step(podplan.MountVolume, podplan.VolumeKey(v.Name), "volume "+v.Name, "it is being set up", volumeHelp(v))
+			r.step(podplan.MountVolume, podplan.VolumeKey(v.Name), "volume "+v.Name, "it is being set up", r.volumeHelp(v))
 		}
 	}
 	for i := range r.in.Sandboxes {
@@ -119,13 +120,19 @@ func (r *reporter) stale() {
 	for i := range r.in.Pod.Spec.Volumes {
 		v := &r.in.Pod.Spec.Volumes[i]
 		if f, failed := r.in.Failures[podplan.VolumeKey(v.Name)]; failed && r.in.Volumes[v.Name].Mounted {
-			r.note("volume %s keeps its old content and cannot be updated: %s; it is updated when %s", v.Name, f.Message, volumeHelp(v))
+			r.note("volume %s keeps its old content and cannot be updated: %s; it is updated when %s", v.Name, f.Message, r.volumeHelp(v))
 		}
 	}
 }
 
-func volumeHelp(v *v1.Volume) string {
+func (r *reporter) volumeHelp(v *v1.Volume) string {
 	switch {
+	case v.PersistentVolumeClaim != nil:
+		return r.claimHelp(v, v.PersistentVolumeClaim.ClaimName)
+	case v.Ephemeral != nil:
+		return r.claimHelp(v, ephemeral.VolumeClaimName(r.in.Pod, v))
+	case v.NFS != nil:
+		return fmt.Sprintf("server %s lets this node mount %s", v.NFS.Server, v.NFS.Path)
 	case v.ConfigMap != nil:
 		return fmt.Sprintf("config map %q exists and has the keys that the volume names", v.ConfigMap.Name)
 	case v.Secret != nil:
@@ -139,6 +146,14 @@ func volumeHelp(v *v1.Volume) string {
 	default:
 		return "nothing on this node: it does not support volumes of this kind; recreate the pod without it"
 	}
+}
+
+// claimHelp is about the claim as long as that is what the volume waits for, and about the volume afterwards.
+func (r *reporter) claimHelp(v *v1.Volume, claim string) string {
+	if failure := r.in.Failures[podplan.VolumeKey(v.Name)].Message; strings.Contains(failure, "error processing PVC") {
+		return fmt.Sprintf("claim %q is bound to a volume; see: wherry explain -n %s pvc/%s", claim, r.in.Pod.Namespace, claim)
+	}
+	return fmt.Sprintf("this node can set up the volume that claim %q is bound to", claim)
 }
 
 // container explains one container, and reports whether it holds up those after it.

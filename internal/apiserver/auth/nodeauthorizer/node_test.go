@@ -178,6 +178,8 @@ const ofItsPod = `get secrets ns/pull
 	get configmaps ns/debug-from
 	get persistentvolumeclaims ns/of-pv
 	get persistentvolumeclaims ns/p-v
+	list persistentvolumeclaims ns/of-pv
+	watch persistentvolumeclaims ns/p-v
 	update persistentvolumeclaims/status ns/of-pv
 	get persistentvolumes pv
 	get serviceaccounts ns/sa
@@ -220,7 +222,11 @@ func TestANodeReadsNothingElse(t *testing.T) {
 		delete secrets ns/volume
 		get secrets/status ns/volume
 		create configmaps ns/volume
-		list persistentvolumeclaims ns/of-pv
+		list persistentvolumeclaims
+		watch persistentvolumeclaims ns/
+		list persistentvolumeclaims ns/other
+		get persistentvolumeclaims other/of-pv
+		get persistentvolumeclaims/status ns/of-pv
 		update persistentvolumeclaims ns/of-pv
 		get persistentvolumes other
 		get persistentvolumes unclaimed

@@ -238,6 +238,12 @@ var controllers = map[string][]rbacv1.PolicyRule{
 		rule(read, core, "persistentvolumeclaims"),
 		events(),
 	},
+	// Which nodes' room it tells, Roles has.
+	"local-volume-provisioner": {
+		rule("get create update delete", core, "persistentvolumes"),
+		rule("get update", core, "persistentvolumeclaims"),
+		events(),
+	},
 	"persistent-volume-binder": {
 		rule("get list watch create update delete", core, "persistentvolumes"),
 		rule("get list watch update", core, "persistentvolumeclaims"),
@@ -382,6 +388,7 @@ func Roles() []rbacv1.Role {
 		namespaced("extension-apiserver-authentication-reader", named(rule(read, core, "configmaps"), "extension-apiserver-authentication")),
 		namespaced("system::leader-locking-kube-controller-manager", leader),
 		namespaced("system::leader-locking-kube-scheduler", leader),
+		namespaced(localRoom, rule("create update delete", "storage.k8s.io", "csistoragecapacities")),
 	}
 }
 
@@ -394,8 +401,12 @@ func RoleBindings() []rbacv1.RoleBinding {
 			person(user.KubeControllerManager), account("kube-controller-manager"), account("leader-election-controller")),
 		bindIn("system::leader-locking-kube-scheduler", "system::leader-locking-kube-scheduler",
 			person(user.KubeScheduler), account("kube-scheduler")),
+		bindIn(localRoom, localRoom, account("local-volume-provisioner")),
 	}
 }
+
+// localRoom is for what says how much room nodes have for local volumes.
+const localRoom = controller + "local-volume-provisioner"
 
 func meta(name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{

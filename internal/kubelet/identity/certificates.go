@@ -1,4 +1,4 @@
-package volume
+package identity
 
 import (
 	"bytes"
@@ -283,25 +283,4 @@ func cleanChain(chain []byte) []byte {
 		out.Write(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: b.Bytes}))
 	}
 	return out.Bytes()
-}
-
-// certificate adds the files of one podCertificate source.
-func (c *content) certificate(volume string, source int, src *v1.PodCertificateProjection, mode *int32) error {
-	if c.m.Certificates == nil {
-		return errors.New("projected podCertificate is not supported by this node")
-	}
-	key, chain, refreshAt, err := c.m.Certificates.Bundle(c.ctx, c.pod, volume, source, src)
-	if err != nil {
-		return err
-	}
-	c.renewAt(refreshAt)
-	for path, data := range map[string][]byte{src.CredentialBundlePath: append(bytes.Clone(key), chain...), src.KeyPath: key, src.CertificateChainPath: chain} {
-		if path == "" {
-			continue
-		}
-		if err := c.private(path, data, mode); err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -1,4 +1,6 @@
-package volume
+// Package identity has what pods prove who they are with: tokens of their service accounts, and certificates. It requests
+// them from the API server, and keeps them in memory until they have to be renewed.
+package identity
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package volume
+package identity
 
 import (
 	"context"
@@ -7,7 +7,6 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -47,6 +46,18 @@ func newSigning(t *testing.T) *signing {
 	return s
 }
 
+func somePod() *v1.Pod {
+	return &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", UID: "u"}}
+}
+
+func certificates(texts ...string) string {
+	out := "not a certificate\n"
+	for _, s := range texts {
+		out += string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Headers: map[string]string{"From": "x"}, Bytes: []byte(s)}))
+	}
+	return out
+}
+
 func (s *signing) request(n int) *certificatesv1.PodCertificateRequest {
 	s.t.Helper()
 	req, err := s.CertificatesV1().PodCertificateRequests("ns").Get(s.t.Context(), fmt.Sprintf("req-%d", n), metav1.GetOptions{})
@@ -77,7 +88,7 @@ func TestCertificateIsAskedForOnceAndRenewed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSigning(t)
 		src := &v1.PodCertificateProjection{SignerName: "example.com/s", KeyType: "ECDSAP256", UserAnnotations: map[string]string{"example.com/a": "b"}}
-		certs, pod := s.source(), podWith(v1.VolumeSource{})
+		certs, pod := s.source(), somePod()
 		get := func() (string, string, time.Time, error) {
 			key, chain, at, err := certs.Bundle(t.Context(), pod, "v", 0, src)
 			return string(key), string(chain), at, err
@@ -140,7 +151,7 @@ func signedBy(t *testing.T, keyPEM string, der []byte) {
 func TestRefusedCertificate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSigning(t)
-		certs, pod := s.source(), podWith(v1.VolumeSource{})
+		certs, pod := s.source(), somePod()
 		src := &v1.PodCertificateProjection{SignerName: "example.com/s", KeyType: "ED25519"}
 		go func() {
 			time.Sleep(time.Second)
@@ -177,36 +188,5 @@ func TestKeyTypes(t *testing.T) {
 			t.Fatal(err)
 		}
 		signedBy(t, string(key), csr)
-	}
-}
-
-func TestPodCertificateVolume(t *testing.T) {
-	s := newSigning(t)
-	m := newMounter(t, objs{})
-	src := &v1.PodCertificateProjection{SignerName: "example.com/s", KeyType: "ED25519", CredentialBundlePath: "bundle.pem", KeyPath: "key.pem", CertificateChainPath: "d/chain.pem"}
-	pod := podWith(v1.VolumeSource{Projected: &v1.ProjectedVolumeSource{Sources: []v1.VolumeProjection{{PodCertificate: src}}}})
-	if _, err := m.Mount(t.Context(), pod, "v"); err == nil || !strings.Contains(err.Error(), "not supported by this node") {
-		t.Errorf("without a source: %v", err)
-	}
-	m.Certificates = s.source()
-	s.PrependReactor("get", "podcertificaterequests", func(clienttesting.Action) (bool, runtime.Object, error) {
-		return true, &certificatesv1.PodCertificateRequest{Status: certificatesv1.PodCertificateRequestStatus{
-			Conditions: []metav1.Condition{{Type: "Issued"}}, CertificateChain: certificates("leaf"),
-		}}, nil
-	})
-	at, err := m.Mount(t.Context(), pod, "v")
-	if err != nil || at.IsZero() {
-		t.Fatalf("%v, %v", at, err)
-	}
-	key, chain, _, err := m.Certificates.Bundle(t.Context(), pod, "v", 0, src)
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := m.Path(pod, &pod.Spec.Volumes[0])
-	want(t, filepath.Join(dir, "key.pem"), string(key), 0o644)
-	want(t, filepath.Join(dir, "d/chain.pem"), string(chain), 0o644)
-	want(t, filepath.Join(dir, "bundle.pem"), string(key)+string(chain), 0o644)
-	if err := m.Clear(pod.UID); err != nil || len(m.Certificates.certs) != 0 {
-		t.Errorf("%v, %d keys are kept", err, len(m.Certificates.certs))
 	}
 }

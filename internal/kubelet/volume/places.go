@@ -1,0 +1,50 @@
+package volume
+
+import (
+	"cmp"
+	"path/filepath"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"wherry.dev/internal/kubelet/criconfig"
+)
+
+// Place is a volume of a pod that is on the node.
+type Place struct {
+	// Name in the pod's spec.
+	Name, Path string
+	// Claim that it belongs to, in the pod's namespace; "" for none.
+	Claim string
+	// Foreign: what is in it is not the pod's own, and may be on a file system that does not answer.
+	Foreign bool
+}
+
+// Places returns where the volumes of a pod are that have something of their own on the node, as the disk has it. It asks
+// no file system but the node's own.
+func Places(dirs criconfig.Dirs, uid types.UID) ([]Place, error) {
+	claims, err := boundOf(dirs, uid)
+	if err != nil {
+		return nil, err
+	}
+	var out []Place
+	taken := map[string]bool{}
+	for name, b := range claims {
+		taken[b.Path] = true
+		if b.Folder != "" && !b.Block {
+			out = append(out, Place{Name: name, Path: b.Path, Claim: b.Claim, Foreign: true})
+		}
+	}
+	own, err := filepath.Glob(filepath.Join(dirs.Volumes(uid), "*", "*"))
+	if err != nil {
+		return nil, err
+	}
+	for _, path := range own {
+		folder := filepath.Base(filepath.Dir(path))
+		if !taken[path] && folder != localFolder {
+			out = append(out, Place{Name: filepath.Base(path), Path: path, Foreign: folder == nfsFolder})
+		}
+	}
+	slices.SortFunc(out, func(a, b Place) int { return cmp.Compare(a.Name, b.Name) })
+	return out, nil
+}

@@ -1,0 +1,155 @@
+// Package localvolume makes volumes on the disk of this node, for claims of storage classes whose provisioner is
+// local.wherry.dev. It speaks the protocol of external provisioners: the scheduler chooses a node for a claim's first
+// pod, the volume controller asks for a volume, and the provisioner of that node makes a directory and the
+// PersistentVolume that names it. When the claim is gone it removes the directory, and then the PersistentVolume.
+//
+//	claim waits ──▶ directory made ──▶ volume written ──▶ bound, by the volume controller
+//	claim gone  ──▶ volume Released ──▶ directory removed ──▶ volume deleted, and let go of
+//
+// It may stop after any step. A directory that has no volume yet is empty: it is used when the claim is looked at again,
+// or removed because the claim is gone. One with content is only ever removed together with its volume; without one it
+// is somebody's data, which was kept on purpose. Which directory is a volume's follows from the volume's name: a path
+// that somebody else has written into a volume is not followed.
+//
+// It is a part of the node, like its service proxy: it reads from the informers of the process, and writes with rights of
+// its own. How much room the disk has is published as CSIStorageCapacity, so that the scheduler chooses a node that has
+// room, and none that has no provisioner.
+package localvolume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/informers"
+	clientset "k8s.io/client-go/kubernetes"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	storagelisters "k8s.io/client-go/listers/storage/v1"
+	"k8s.io/client-go/tools/record"
+
+	"wherry.dev/internal/api/classes"
+	"wherry.dev/internal/controller"
+	"wherry.dev/internal/disk"
+	"wherry.dev/internal/safepath"
+)
+
+// Account is the service account in kube-system whose rights the client must have.
+const Account = "local-volume-provisioner"
+
+// Config says where volumes are made.
+type Config struct {
+	// Node that this is.
+	Node string
+	// Root is the directory that has the volumes' directories. Nobody but root gets into it.
+	Root string
+	// Reserve is how much of the disk, in bytes, is kept free of new volumes; nil for nothing.
+	Reserve func(disk.Room) uint64
+	// Look returns the room of the disk; nil for the real one.
+	Look func(path string) (disk.Room, error)
+}
+
+// Provisioner makes and removes the volumes of one node. Create one with New.
+type Provisioner struct {
+	Config
+	client clientset.Interface
+	events record.EventRecorder
+
+	claims, volumes, room *controller.Loop
+
+	claimLister  corelisters.PersistentVolumeClaimLister
+	volumeLister corelisters.PersistentVolumeLister
+	nodeLister   corelisters.NodeLister
+	classLister  storagelisters.StorageClassLister
+	roomLister   storagelisters.CSIStorageCapacityLister
+
+	making making
+}
+
+// New returns the provisioner, with the informers of f. It writes by client.
+func New(cfg Config, client clientset.Interface, f informers.SharedInformerFactory) (*Provisioner, error) {
+	if cfg.Look == nil {
+		cfg.Look = disk.Look
+	}
+	if err := makeRoot(cfg.Root); err != nil {
+		return nil, fmt.Errorf("local volumes: %w", err)
+	}
+	claims, volumes, nodes := f.Core().V1().PersistentVolumeClaims(), f.Core().V1().PersistentVolumes(), f.Core().V1().Nodes()
+	classes, room := f.Storage().V1().StorageClasses(), f.Storage().V1().CSIStorageCapacities()
+	p := &Provisioner{
+		Config: cfg, client: client, claimLister: claims.Lister(), volumeLister: volumes.Lister(), nodeLister: nodes.Lister(),
+		classLister: classes.Lister(), roomLister: room.Lister(),
+	}
+	p.claims = controller.NewLoop("local-claims", p.syncClaim)
+	p.volumes = controller.NewLoop("local-volumes", p.syncVolume)
+	p.room = controller.NewLoop("local-room", p.syncRoom)
+	return p, errors.Join(
+		p.claims.Watch(claims.Informer(), p.claimChanged), p.claims.Watch(volumes.Informer(), nothing),
+		p.claims.Watch(nodes.Informer(), nothing), p.claims.Watch(classes.Informer(), p.classChanged),
+		p.volumes.Watch(volumes.Informer(), p.volumeChanged), p.volumes.Watch(nodes.Informer(), nothing),
+		p.room.Watch(room.Informer(), p.roomChanged), p.room.Watch(nodes.Informer(), p.nodeChanged), p.room.Watch(classes.Informer(), nothing),
+	)
+}
+
+// nothing waits until an informer is in step, and is not woken by it.
+func nothing(_, _ any) {}
+
+// makeRoot makes the directory of all volumes, which only root may enter: what is in them is for pods alone.
+func makeRoot(root string) error {
+	if err := safepath.Full(root); err != nil {
+		return fmt.Errorf("directory %q: %w", root, err)
+	}
+	if err := os.MkdirAll(root, 0o700); err != nil {
+		return err
+	}
+	return os.Chmod(root, 0o700)
+}
+
+// Run makes and removes volumes until ctx ends.
+func (p *Provisioner) Run(ctx context.Context) error {
+	events, stop := controller.Recorder(ctx, p.client, classes.LocalProvisioner+"_"+p.Node)
+	defer stop()
+	p.events = events
+	p.claims.Add(leftovers)
+	loops := []*controller.Loop{p.claims, p.volumes, p.room}
+	return controller.Together(len(loops), func(i int) error { return loops[i].Run(ctx) })
+}
+
+// claimChanged wakes what makes the claim's volume, and what says how much room there is: somebody is about to ask.
+func (p *Provisioner) claimChanged(old, obj any) {
+	for _, o := range []any{old, obj} {
+		if claim, ok := o.(*v1.PersistentVolumeClaim); ok && asks(claim) {
+			p.claims.AddObject(old, obj)
+			p.room.Add(className(claim))
+			return
+		}
+	}
+}
+
+// classChanged wakes the claims of a class.
+func (p *Provisioner) classChanged(old, obj any) {
+	for _, o := range []any{obj, old} {
+		m, ok := o.(metav1.Object)
+		if !ok {
+			continue
+		}
+		p.room.Add(m.GetName())
+		claims, err := p.claimLister.List(labels.Everything())
+		if err != nil {
+			return // impossible: it is in memory
+		}
+		for _, c := range claims {
+			if asks(c) && className(c) == m.GetName() {
+				p.claims.AddObject(nil, c)
+			}
+		}
+		return
+	}
+}
+
+// directory returns where a volume is.
+func (p *Provisioner) directory(volume string) string { return filepath.Join(p.Root, volume) }

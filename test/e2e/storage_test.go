@@ -1,0 +1,178 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// keepsData is a pod with the volume, mounted at /data.
+func keepsData(name, volume, more string) string {
+	return fmt.Sprintf(`{apiVersion: v1, kind: Pod, metadata: {name: %s}, spec: {terminationGracePeriodSeconds: 0, %s volumes: [{name: data, %s}],
+  containers: [{name: c, image: %q, command: [sleep, "3600"], volumeMounts: [{name: data, mountPath: /data}]}]}}
+---
+`, name, more, volume, firstImage)
+}
+
+// volumesOnDisk returns the directories of the volumes that the node has made.
+func (c *cluster) volumesOnDisk() []string {
+	c.t.Helper()
+	entries, err := os.ReadDir(filepath.Join(c.data, "volumes"))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	var out []string
+	for _, e := range entries {
+		out = append(out, e.Name())
+	}
+	return out
+}
+
+// untilNoVolume waits until the node has removed all the volumes that it has made.
+func (c *cluster) untilNoVolume() {
+	c.t.Helper()
+	c.until("volumes are left", func() bool {
+		list, err := c.client.CoreV1().PersistentVolumes().List(c.t.Context(), metav1.ListOptions{})
+		return err == nil && len(list.Items) == 0 && len(c.volumesOnDisk()) == 0
+	})
+}
+
+// TestStorageOfAFreshNode: a claim that names no class gets a directory of the node. Its data outlives the pod, a killed
+// node and one that was taken down; nothing of it outlives the claim.
+func TestStorageOfAFreshNode(t *testing.T) {
+	needsOwnRuntime(t)
+	c := startCluster(t)
+	c.kubectl("apply", "-f", example("storage.yaml"))
+	c.kubectl("rollout", "status", "statefulset/notes", "--timeout", fmt.Sprint(patience))
+	if got := len(c.volumesOnDisk()); got != 2 {
+		t.Errorf("%d volumes", got)
+	}
+	for _, pod := range []string{"notes-0", "notes-1"} {
+		c.exec(pod, "sh", "-c", "hostname > /notes/mine")
+	}
+	keeps := func(when string) {
+		t.Helper()
+		for _, pod := range []string{"notes-0", "notes-1"} {
+			c.await(pod, "ready", ready)
+			if got := c.exec(pod, "cat", "/notes/mine"); strings.TrimSpace(got) != pod {
+				t.Errorf("%s: %s has %q", when, pod, got)
+			}
+		}
+	}
+	c.kubectl("delete", "pod", "notes-0")
+	c.kubectl("rollout", "status", "statefulset/notes", "--timeout", fmt.Sprint(patience))
+	keeps("after the pod was deleted")
+	c.killDaemon()
+	c.up()
+	keeps("after a kill")
+	c.must("down")
+	c.up()
+	keeps("after the node was down")
+
+	c.kubectl("delete", "-f", example("storage.yaml"), "--timeout", fmt.Sprint(patience))
+	c.kubectl("delete", "pvc", "--all", "--timeout", fmt.Sprint(patience))
+	c.untilNoVolume()
+
+	// The class is the user's from now on.
+	c.kubectl("delete", "storageclass", "local")
+	c.must("down")
+	c.up()
+	if _, err := c.client.StorageV1().StorageClasses().Get(t.Context(), "local", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("the class that was deleted is back: %v", err)
+	}
+}
+
+func (c *cluster) killDaemon() {
+	c.t.Helper()
+	pid := c.pid()
+	if err := exec.CommandContext(c.t.Context(), "kill", "-9", fmt.Sprint(pid)).Run(); err != nil {
+		c.t.Fatal(err)
+	}
+	waitGone(c.t, pid)
+}
+
+// TestKindsOfVolumesOfClaims: local and hostPath volumes by hand, an ephemeral one with a subPath and a group, and a
+// device.
+func TestKindsOfVolumesOfClaims(t *testing.T) {
+	needsOwnRuntime(t)
+	c := startCluster(t)
+	byHand := t.TempDir()
+	for _, dir := range []string{"local", "host"} {
+		if err := os.Mkdir(filepath.Join(byHand, dir), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	here := `nodeAffinity: {required: {nodeSelectorTerms: [{matchExpressions: [{key: kubernetes.io/hostname, operator: Exists}]}]}}`
+	claim := func(name, source, more string) string {
+		return fmt.Sprintf(`{apiVersion: v1, kind: PersistentVolume, metadata: {name: %[1]s}, spec: {storageClassName: "", capacity: {storage: 1Mi}, accessModes: [ReadWriteOnce], %[2]s, %[3]s claimRef: {namespace: default, name: %[1]s}}}
+---
+{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: %[1]s}, spec: {storageClassName: "", %[3]s volumeName: %[1]s, accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Mi}}}}
+---
+`, name, source, more)
+	}
+	of := func(name string) string { return fmt.Sprintf("persistentVolumeClaim: {claimName: %s}", name) }
+	c.kubectl("create", "-f", c.file(
+		claim("local", here+fmt.Sprintf(", local: {path: %s}", filepath.Join(byHand, "local")), "")+
+			claim("host", fmt.Sprintf("hostPath: {path: %s, type: Directory}", filepath.Join(byHand, "host")), "")+
+			keepsData("one", of("local"), "securityContext: {fsGroup: 4242, runAsUser: 1000},")+keepsData("two", of("local"), "")+
+			keepsData("host", of("host"), "")+
+			strings.Replace(keepsData("mine", `ephemeral: {volumeClaimTemplate: {spec: {accessModes: [ReadWriteOncePod], resources: {requests: {storage: 1Mi}}}}}`,
+				"securityContext: {fsGroup: 4242, runAsUser: 1000},"), "mountPath: /data", "mountPath: /data, subPath: a/b", 1)))
+	for _, pod := range []string{"one", "two", "host", "mine"} {
+		c.await(pod, "ready", ready)
+		c.exec(pod, "sh", "-c", "hostname > /data/"+pod)
+	}
+	if got := c.exec("two", "stat", "-c", "%g", "/data/one"); strings.TrimSpace(got) != "4242" {
+		t.Errorf("the group of a new file: %s", got)
+	}
+	for path, want := range map[string]string{"local/one": "one", "local/two": "two", "host/host": "host"} {
+		if got, err := os.ReadFile(filepath.Join(byHand, path)); err != nil || strings.TrimSpace(string(got)) != want {
+			t.Errorf("%s: %q, %v", path, got, err)
+		}
+	}
+	c.delete("one")
+	if got := c.exec("two", "cat", "/data/one"); strings.TrimSpace(got) != "one" {
+		t.Errorf("a pod that shared a volume took it along: %q", got)
+	}
+	// A pod that is removed by force while it has its volume leaves nothing either.
+	c.kubectl("delete", "pod", "mine", "--force", "--grace-period=0")
+	c.until("the ephemeral volume is left", func() bool { return len(c.volumesOnDisk()) == 0 })
+}
+
+// TestDeviceOfAClaim gives a container a loop device.
+func TestDeviceOfAClaim(t *testing.T) {
+	needsOwnRuntime(t)
+	file := filepath.Join(t.TempDir(), "disk")
+	if err := os.WriteFile(file, append([]byte("first bytes of the disk\n"), make([]byte, 1<<20)...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.CommandContext(t.Context(), "losetup", "--find", "--show", file).Output()
+	if err != nil {
+		t.Skipf("this machine makes no loop devices: %v", err)
+	}
+	device := strings.TrimSpace(string(out))
+	t.Cleanup(func() {
+		if err := exec.Command("losetup", "-d", device).Run(); err != nil { //nolint:noctx // the test's context has ended
+			t.Error(err)
+		}
+	})
+	c := startCluster(t)
+	c.kubectl("create", "-f", c.file(fmt.Sprintf(`{apiVersion: v1, kind: PersistentVolume, metadata: {name: disk}, spec: {storageClassName: "", capacity: {storage: 1Mi}, accessModes: [ReadWriteOnce], volumeMode: Block,
+  local: {path: %s}, nodeAffinity: {required: {nodeSelectorTerms: [{matchExpressions: [{key: kubernetes.io/hostname, operator: Exists}]}]}}}}
+---
+{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: disk}, spec: {storageClassName: "", volumeName: disk, volumeMode: Block, accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Mi}}}}
+---
+`, device)+strings.Replace(keepsData("p", "persistentVolumeClaim: {claimName: disk}", ""),
+		"volumeMounts: [{name: data, mountPath: /data}]", "volumeDevices: [{name: data, devicePath: /dev/disk}]", 1)))
+	c.await("p", "ready", ready)
+	if got := c.exec("p", "head", "-n", "1", "/dev/disk"); strings.TrimSpace(got) != "first bytes of the disk" {
+		t.Errorf("it reads %q", got)
+	}
+	c.delete("p")
+}
