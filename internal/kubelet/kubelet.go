@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	goruntime "runtime"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
@@ -29,6 +30,7 @@ import (
 	"wherry.dev/internal/kubelet/criconfig"
 	"wherry.dev/internal/kubelet/events"
 	"wherry.dev/internal/kubelet/host"
+	"wherry.dev/internal/kubelet/imagegc"
 	"wherry.dev/internal/kubelet/logs"
 	"wherry.dev/internal/kubelet/metrics"
 	"wherry.dev/internal/kubelet/nodestatus"
@@ -87,6 +89,8 @@ type Kubelet struct {
 	rotator  *logs.Rotator
 	groups   *podcgroups.Groups
 	pleg     *pleg.Generator
+	pulled   *pullrecord.Records
+	images   atomic.Pointer[imagegc.Collector]
 	orphans  *orphans.Orphans
 	sources  *podsource.Awaited
 	hostIPs  []string
@@ -247,12 +251,12 @@ func (k *Kubelet) buildOps(ctx context.Context, pods *podworker.Pods) error {
 	if err != nil {
 		return err
 	}
-	pulled, err := pullrecord.Open(filepath.Join(k.cfg.RootDir, "image_manager"), k.cfg.ImagePullCredentialsVerificationPolicy, k.cfg.PreloadedImagesVerificationAllowlist)
+	k.pulled, err = pullrecord.Open(filepath.Join(k.cfg.RootDir, "image_manager"), k.cfg.ImagePullCredentialsVerificationPolicy, k.cfg.PreloadedImagesVerificationAllowlist)
 	if err != nil {
 		return err
 	}
 	k.ops = podops.New(k.opsConfig(), podops.Deps{
-		Runtime: k.deps.Runtime, Images: k.deps.Images, Client: k.deps.Client, Tokens: tokens, Objects: k.objects, Users: users, Plugins: plugins, Pulled: pulled,
+		Runtime: k.deps.Runtime, Images: k.deps.Images, Client: k.deps.Client, Tokens: tokens, Objects: k.objects, Users: users, Plugins: plugins, Pulled: k.pulled,
 		Volumes: &volume.Mounter{
 			Dirs: k.dirs, Objects: func(ctx context.Context) volume.Objects { return k.objects.For(ctx) },
 			Bundles: func(ctx context.Context) ([]certificatesv1.ClusterTrustBundle, error) {

@@ -17,8 +17,6 @@ import (
 // streamingConnectionIdleTimeout, because the runtime's server closes idle streams after a time of
 // its own (4h here as in containerd); upstream's kubelet does not read it either.
 var unimplementedFields = map[string]string{
-	"imageMinimumGCAge": "--minimum-image-ttl-duration", "imageMaximumGCAge": "",
-	"imageGCHighThresholdPercent": "--image-gc-high-threshold", "imageGCLowThresholdPercent": "--image-gc-low-threshold",
 	"cpuManagerPolicy": "--cpu-manager-policy", "cpuManagerPolicyOptions": "--cpu-manager-policy-options",
 	"cpuManagerReconcilePeriod": "--cpu-manager-reconcile-period", "memoryManagerPolicy": "--memory-manager-policy",
 	"topologyManagerPolicy": "--topology-manager-policy", "topologyManagerScope": "--topology-manager-scope",

@@ -118,6 +118,12 @@ func Short(list []Threshold, node, image disk.Room) (Shortage, bool) {
 	return Shortage{}, false
 }
 
+// FreesByImages reports whether the removal of images gives back what a signal is about: on a disk of
+// their own they are no help against a lack of room on the node's.
+func FreesByImages(signal string, node, image disk.Room) bool {
+	return signal == ImageFsAvailable || signal == ImageFsInodesFree || node.Device == image.Device
+}
+
 // Reclaiming returns the message of the node's event EvictionThresholdMet.
 func (s Shortage) Reclaiming() string { return "Attempting to reclaim " + s.resource() }
 

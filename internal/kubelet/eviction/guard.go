@@ -28,6 +28,9 @@ const goneWithin = 30 * time.Second
 // seenWithin is how long the space that a pod held may take to show as free once the pod is gone.
 const seenWithin = 10 * time.Second
 
+// imagesWithin is how long the removal of unused images may keep the Guard from evicting.
+const imagesWithin = 5 * time.Second
+
 // Pods are the node's pods. *podworker.Pods implements it.
 type Pods interface {
 	Get(uid types.UID) (podworker.Snapshot, bool)
@@ -39,6 +42,14 @@ type Pods interface {
 // Meter measures what pods use. *server.Stats implements it.
 type Meter interface {
 	Disk(ctx context.Context) ([]Pod, error)
+}
+
+// Images are those that no pod needs. *imagegc.Collector implements it.
+type Images interface {
+	// Saw is told what the images' disk looks like.
+	Saw(room disk.Room)
+	// DeleteUnused removes them, and returns how many bytes that gave back.
+	DeleteUnused(ctx context.Context) (uint64, error)
 }
 
 // Events records what is done, and why.
@@ -56,7 +67,9 @@ type GuardConfig struct {
 	Transition time.Duration
 	Pods       Pods
 	Meter      Meter
-	Events     Events
+	// Images, if not nil, go before pods.
+	Images Images
+	Events Events
 	// Node is the object of events that concern no pod.
 	Node func() *v1.ObjectReference
 	// Pressed is the node's condition; Changed is called when it changed.
@@ -66,8 +79,9 @@ type GuardConfig struct {
 	Evicted func(signal string)
 }
 
-// Guard watches the node's disks, and evicts the pods that fill them, the largest first, one at a
-// time, until there is enough space again.
+// Guard watches the node's disks. If one is short of space it removes, until there is enough again: what
+// pods that have ended left behind, images that no pod needs, and then the pods that fill the disk, the
+// largest first, one at a time.
 type Guard struct {
 	cfg        GuardConfig
 	thresholds []Threshold
@@ -90,10 +104,10 @@ func NewGuard(cfg GuardConfig) (*Guard, error) {
 	return g, err
 }
 
-// Run watches until the context ends; without thresholds there is nothing to do. The caller first
+// Run watches until the context ends; without thresholds and images there is nothing to do. The caller first
 // waits until all sources have synced: a pod whose source has not spoken yet must not be evicted.
 func (g *Guard) Run(ctx context.Context) error {
-	for ctx.Err() == nil && len(g.thresholds) > 0 {
+	for ctx.Err() == nil && (len(g.thresholds) > 0 || g.cfg.Images != nil) {
 		sleep(ctx, g.step(ctx))
 	}
 	return nil
@@ -124,6 +138,9 @@ func (g *Guard) step(ctx context.Context) time.Duration {
 		log.Error(err, "Cannot measure free space on the node's disks")
 		return goneWithin
 	}
+	if g.cfg.Images != nil {
+		g.cfg.Images.Saw(image)
+	}
 	short, is := Short(g.thresholds, node, image)
 	g.press(is)
 	if !is {
@@ -141,6 +158,9 @@ func (g *Guard) step(ctx context.Context) time.Duration {
 		return time.Second
 	}
 	victim, found := Choose(short, g.evictable(pods))
+	if !(found && victim.Ended) && FreesByImages(short.Signal, node, image) && g.deleteImages(ctx) {
+		return 0
+	}
 	if !found {
 		return g.standstill(log, short, pods)
 	}
@@ -152,6 +172,21 @@ func (g *Guard) step(ctx context.Context) time.Duration {
 	}
 	g.awaitRoom(ctx, short, victim, pods)
 	return 0
+}
+
+// deleteImages removes the images that no pod needs, and reports whether that gave anything back. It does
+// not wait long for it: meanwhile a pod goes on to fill the disk.
+func (g *Guard) deleteImages(ctx context.Context) bool {
+	if g.cfg.Images == nil {
+		return false
+	}
+	within, cancel := context.WithTimeout(ctx, imagesWithin)
+	defer cancel()
+	freed, err := g.cfg.Images.DeleteUnused(within)
+	if err != nil && ctx.Err() == nil {
+		klog.FromContext(ctx).Error(err, "Cannot remove unused images to make room", "freed", freed)
+	}
+	return freed > 0
 }
 
 // standstill reports once that evicting any of the candidates would not make room, and which pod
