@@ -46,7 +46,7 @@ func (d *Daemon) startKubelet(ctx context.Context) error {
 	if cfg.NoClusterDNS {
 		klog.FromContext(ctx).Info("The cluster has no DNS (--dns=none): pods with dnsPolicy ClusterFirst get the node's resolv.conf")
 	}
-	d.node, err = kubelet.New(cfg, kubelet.Deps{Client: client, Runtime: d.runtime, Images: d.imageService, Cgroups: groups})
+	d.node, err = kubelet.New(cfg, kubelet.Deps{Client: client, Runtime: d.runtime, Images: d.imageService, Cgroups: groups, WatchMemory: cgroup.WatchMemory})
 	if err != nil {
 		return err
 	}

@@ -29,6 +29,7 @@ import (
 	"wherry.dev/internal/kubelet/config"
 	"wherry.dev/internal/kubelet/criconfig"
 	"wherry.dev/internal/kubelet/events"
+	"wherry.dev/internal/kubelet/eviction"
 	"wherry.dev/internal/kubelet/host"
 	"wherry.dev/internal/kubelet/imagegc"
 	"wherry.dev/internal/kubelet/logs"
@@ -68,6 +69,8 @@ type Deps struct {
 	Images  internalapi.ImageManagerService
 	// Cgroups, if nil, leaves pod cgroups to the runtime.
 	Cgroups Cgroups
+	// WatchMemory, if not nil, has the kernel tell when memory runs short.
+	WatchMemory eviction.WatchMemory
 }
 
 // Kubelet is the node agent.
@@ -233,7 +236,7 @@ func (k *Kubelet) buildNode(rt *runtimeapi.VersionResponse) error {
 		Unschedulable:  !k.cfg.RegisterSchedulable, MaxPods: k.cfg.PodLimit(int64(goruntime.NumCPU())), Reserved: reserved, RootDir: k.cfg.RootDir,
 		RuntimeVersion: rt.RuntimeName + "://" + rt.RuntimeVersion, KubeletVersion: version.Get().GitVersion,
 		Port: k.port, ReportEvery: k.cfg.NodeStatusReportFrequency.Duration, LeaseSeconds: k.cfg.NodeLeaseDurationSeconds,
-		MaxImages: int(ptr.Deref(k.cfg.NodeStatusMaxImages, 50)), Trouble: k.trouble, DiskPressure: k.conditions.DiskPressure.Load,
+		MaxImages: int(ptr.Deref(k.cfg.NodeStatusMaxImages, 50)), Trouble: k.trouble, Pressure: k.conditions.Pressure.Has,
 	}, k.deps.Client, k.deps.Runtime, k.deps.Images, k.events)
 	return err
 }
@@ -361,7 +364,7 @@ func (k *Kubelet) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, run := range []func(context.Context) error{
 		k.objects.Run, k.status.Run, k.table.Run, k.node.Run, k.node.RunLease, k.pleg.Watch, k.pleg.Relist, k.rotator.Run, k.shutdown().Run, k.tellReady,
-		k.afterSources(k.orphans.Run), k.afterSources(k.followShares), k.afterSources(k.guardDisk),
+		k.afterSources(k.orphans.Run), k.afterSources(k.followShares), k.afterSources(k.guardNode),
 	} {
 		g.Go(func() error { return run(ctx) })
 	}

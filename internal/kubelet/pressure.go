@@ -1,9 +1,13 @@
 package kubelet
 
 import (
+	"cmp"
 	"context"
 
 	"golang.org/x/sync/errgroup"
+	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/klog/v2"
 
 	"wherry.dev/internal/disk"
 	"wherry.dev/internal/kubelet/eviction"
@@ -12,18 +16,25 @@ import (
 	"wherry.dev/internal/kubelet/server"
 )
 
-// guardDisk removes images that no pod needs, and evicts the pods that fill a disk.
-func (k *Kubelet) guardDisk(ctx context.Context) error {
-	imageDir := k.imageDir(ctx)
+// guardNode removes images that no pod needs, and evicts the pods that use up what the node has.
+func (k *Kubelet) guardNode(ctx context.Context) error {
+	imageDir, layerDir := k.imageDirs(ctx)
 	images := k.collectsImages(imageDir)
-	cfg := eviction.GuardConfig{
-		NodeDir: k.cfg.RootDir, ImageDir: imageDir, Hard: k.cfg.EvictionHard, Images: images,
-		Transition: k.cfg.EvictionPressureTransitionPeriod.Duration, Pods: k.table,
-		Meter:  &server.Stats{Runtime: k.deps.Runtime, Pods: k.table, RootDir: k.cfg.RootDir, PodLogs: k.cfg.PodLogsDir},
-		Events: k.events, Node: k.node.Ref, Pressed: &k.conditions.DiskPressure, Changed: k.node.Trigger,
-		Evicted: func(signal string) { metrics.Evictions.WithLabelValues(signal).Inc() },
+	stats := &server.Stats{Runtime: k.deps.Runtime, Pods: k.table, RootDir: k.cfg.RootDir, PodLogs: k.cfg.PodLogsDir}
+	sources := eviction.Sources{
+		NodeDir: k.cfg.RootDir, ImageDir: imageDir, LayerDir: layerDir, PIDs: eviction.MachinePIDs,
+		Memory: map[string]eviction.MemorySource{eviction.MemoryAvailable: eviction.NodeMemory{Capacity: k.node.Memory(), Events: k.deps.WatchMemory}},
 	}
-	guard, err := eviction.NewGuard(cfg)
+	if k.deps.Cgroups != nil {
+		stats.PodCgroup = k.layout.Pod
+		sources.Memory[eviction.AllocatableMemory] = eviction.GroupMemory{Path: k.layout.QOS(v1.PodQOSGuaranteed), Events: k.deps.WatchMemory}
+	}
+	guard, err := eviction.NewGuard(ctx, eviction.GuardConfig{
+		Sources: sources, Limits: k.cfg.EvictionLimits(), MaxGrace: int64(k.cfg.EvictionMaxPodGracePeriod), Images: images,
+		Transition: k.cfg.EvictionPressureTransitionPeriod.Duration, Pods: k.table, Meter: stats,
+		Events: k.events, Node: k.node.Ref, Conditions: &k.conditions.Pressure, Changed: k.node.Trigger,
+		Evicted: func(signal string) { metrics.Evictions.WithLabelValues(signal).Inc() },
+	})
 	if err != nil {
 		return err
 	}
@@ -56,15 +67,22 @@ func (k *Kubelet) podsChanged() {
 	}
 }
 
-// imageDir returns where the runtime stores its images.
-func (k *Kubelet) imageDir(ctx context.Context) string {
+// imageDirs returns where the runtime stores its images and the layers of its containers.
+func (k *Kubelet) imageDirs(ctx context.Context) (images, layers string) {
 	info, err := k.deps.Images.ImageFsInfo(ctx)
-	if err == nil {
-		for _, f := range info.GetImageFilesystems() {
-			if dir := f.GetFsId().GetMountpoint(); dir != "" {
-				return dir
-			}
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "The runtime does not say where its images are; taking the node's disk for theirs")
+		return k.cfg.RootDir, k.cfg.RootDir
+	}
+	images = cmp.Or(mountpoint(info.GetImageFilesystems()), k.cfg.RootDir)
+	return images, cmp.Or(mountpoint(info.GetContainerFilesystems()), images)
+}
+
+func mountpoint(list []*runtimeapi.FilesystemUsage) string {
+	for _, f := range list {
+		if dir := f.GetFsId().GetMountpoint(); dir != "" {
+			return dir
 		}
 	}
-	return k.cfg.RootDir
+	return ""
 }

@@ -24,6 +24,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	apivalidation "wherry.dev/internal/api/validation"
+	"wherry.dev/internal/kubelet/eviction"
 	"wherry.dev/internal/kubelet/podplan"
 	"wherry.dev/internal/safepath"
 )
@@ -283,6 +284,9 @@ func (c *Config) validateReserved(p *problems) {
 		}
 	}
 	if _, err := c.Reserved(0, 0); err != nil {
+		p.list = append(p.list, err)
+	}
+	if _, err := eviction.Parse(c.EvictionLimits()); err != nil {
 		p.list = append(p.list, err)
 	}
 }

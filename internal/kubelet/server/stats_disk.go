@@ -69,7 +69,9 @@ func (s *Stats) addLive(one *eviction.Pod, ps *runtimeapi.PodSandboxStats, p *po
 		one.Usage = usage(e)
 	}
 	for i := range st.Containers {
-		one.Containers[st.Containers[i].Name] = usage(st.Containers[i].Rootfs).Plus(usage(st.Containers[i].Logs))
+		layer := usage(st.Containers[i].Rootfs)
+		one.Layers = one.Layers.Plus(layer)
+		one.Containers[st.Containers[i].Name] = layer.Plus(usage(st.Containers[i].Logs))
 	}
 }
 
@@ -79,6 +81,7 @@ func (s *Stats) addDead(ctx context.Context, one *eviction.Pod, p *podworker.Sna
 	for _, c := range dead {
 		name := c.GetMetadata().GetName()
 		left := s.layer(ctx, c.Id)
+		one.Layers = one.Layers.Plus(left)
 		if _, logged := one.Containers[name]; !logged { // a running instance has the same log directory
 			left = left.Plus(usage(s.logs(p.Pod, name, now)))
 		}
@@ -86,7 +89,7 @@ func (s *Stats) addDead(ctx context.Context, one *eviction.Pod, p *podworker.Sna
 			left = left.Plus(usage(s.usage(criconfig.Dirs{Root: s.RootDir}.MessageFile(p.Pod.UID, name, attempt(p, c)), now)))
 		}
 		one.Containers[name] = one.Containers[name].Plus(left)
-		one.Usage = one.Plus(left)
+		one.Usage = one.Usage.Plus(left)
 	}
 }
 
