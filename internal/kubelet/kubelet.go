@@ -48,6 +48,7 @@ import (
 	"wherry.dev/internal/kubelet/shutdown"
 	"wherry.dev/internal/kubelet/staticpod"
 	"wherry.dev/internal/kubelet/status"
+	"wherry.dev/internal/kubelet/storagelimit"
 	"wherry.dev/internal/kubelet/volume"
 )
 
@@ -94,6 +95,7 @@ type Kubelet struct {
 	pleg     *pleg.Generator
 	pulled   *pullrecord.Records
 	images   atomic.Pointer[imagegc.Collector]
+	limits   atomic.Pointer[storagelimit.Enforcer]
 	orphans  *orphans.Orphans
 	sources  *podsource.Awaited
 	hostIPs  []string

@@ -8,12 +8,14 @@ import (
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
 
 	"wherry.dev/internal/disk"
 	"wherry.dev/internal/kubelet/eviction"
 	"wherry.dev/internal/kubelet/imagegc"
 	"wherry.dev/internal/kubelet/metrics"
 	"wherry.dev/internal/kubelet/server"
+	"wherry.dev/internal/kubelet/storagelimit"
 )
 
 // guardNode removes images that no pod needs, and evicts the pods that use up what the node has.
@@ -41,7 +43,28 @@ func (k *Kubelet) guardNode(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return guard.Run(ctx) })
 	g.Go(func() error { return images.Run(ctx) })
+	if ptr.Deref(k.cfg.LocalStorageCapacityIsolation, true) {
+		limits := k.storageLimits(stats, imageDir)
+		g.Go(func() error { return limits.Run(ctx) })
+	}
 	return g.Wait()
+}
+
+// storageLimits returns what evicts pods that use more of the disk than their limits allow.
+func (k *Kubelet) storageLimits(stats *server.Stats, imageDir string) *storagelimit.Enforcer {
+	e := storagelimit.New(storagelimit.Enforcer{
+		Pods: k.table, Events: k.events, Evicted: func(signal string) { metrics.Evictions.WithLabelValues(signal).Inc() },
+		Meter: server.StorageMeter{Stats: stats, LayersApart: !sameDisk(k.cfg.RootDir, imageDir)},
+	})
+	k.limits.Store(e)
+	return e
+}
+
+// sameDisk reports whether two directories are on one disk; also if that cannot be found out.
+func sameDisk(a, b string) bool {
+	x, errX := disk.Look(a)
+	y, errY := disk.Look(b)
+	return errX != nil || errY != nil || x.Device == y.Device
 }
 
 // collectsImages returns what removes images that no pod needs.
@@ -64,6 +87,9 @@ func (k *Kubelet) podsChanged() {
 	k.groups.Changed()
 	if images := k.images.Load(); images != nil {
 		images.Poke()
+	}
+	if limits := k.limits.Load(); limits != nil {
+		limits.Poke()
 	}
 }
 

@@ -62,11 +62,26 @@ func (u Usage) of(t Threshold) uint64 {
 type Pod struct {
 	Pod *v1.Pod
 	Usage
-	// Layers is the part of it that is written to containers' root file systems.
-	Layers     Usage
 	Containers map[string]Usage // writable layer and logs, or memory
+	// LayersOf is the part of that which is written to the containers' root file systems.
+	LayersOf map[string]Usage
 	// Ended: nothing of it runs, and removing what is left of its containers hurts nobody.
 	Ended bool
+}
+
+// AddLayer adds what a container has written to its root file system to LayersOf.
+func (p *Pod) AddLayer(container string, u Usage) {
+	if p.LayersOf == nil {
+		p.LayersOf = map[string]Usage{}
+	}
+	p.LayersOf[container] = p.LayersOf[container].Plus(u)
+}
+
+func (p *Pod) layers() (sum Usage) {
+	for _, u := range p.LayersOf {
+		sum = sum.Plus(u)
+	}
+	return sum
 }
 
 // Disks say which of the node's disks is which.
@@ -86,11 +101,11 @@ func (d Disks) On(s Shortage, list []Pod) []Pod {
 		p := &out[i]
 		switch {
 		case image && d.LayersApart:
-			p.Usage = p.Layers
+			p.Usage = p.layers()
 		case image:
 			p.Usage = Usage{}
 		case d.LayersApart:
-			p.Usage = p.minus(p.Layers)
+			p.Usage = p.minus(p.layers())
 		}
 	}
 	return out

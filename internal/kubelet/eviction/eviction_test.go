@@ -116,7 +116,7 @@ func TestChoose(t *testing.T) {
 
 // What a pod's end would free depends on the disk that is short.
 func TestUsageOnEachDisk(t *testing.T) {
-	p := Pod{Usage: Usage{Bytes: 100, Inodes: 10}, Layers: Usage{Bytes: 30, Inodes: 3}}
+	p := Pod{Usage: Usage{Bytes: 100, Inodes: 10}, LayersOf: map[string]Usage{"a": {Bytes: 20, Inodes: 1}, "b": {Bytes: 10, Inodes: 2}}}
 	one, apart, split := Disks{}, Disks{ImagesApart: true, LayersApart: true}, Disks{ImagesApart: true}
 	for _, c := range []struct {
 		disks  Disks

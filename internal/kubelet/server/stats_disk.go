@@ -57,8 +57,8 @@ func (s *Stats) Disk(ctx context.Context) ([]eviction.Pod, error) {
 	return out, nil
 }
 
-// addLive adds what a pod that has not ended holds, without its dead containers.
-func (s *Stats) addLive(one *eviction.Pod, ps *runtimeapi.PodSandboxStats, p *podworker.Snapshot, now time.Time) {
+// addLive adds what a pod that has not ended holds, without its dead containers, and returns its volumes.
+func (s *Stats) addLive(one *eviction.Pod, ps *runtimeapi.PodSandboxStats, p *podworker.Snapshot, now time.Time) []stats.VolumeStats {
 	if ps == nil { // its sandbox is yet to come, or gone; its volumes exist
 		ps = &runtimeapi.PodSandboxStats{Attributes: &runtimeapi.PodSandboxAttributes{Metadata: &runtimeapi.PodSandboxMetadata{
 			Name: p.Pod.Name, Namespace: p.Pod.Namespace, Uid: string(p.Pod.UID),
@@ -69,10 +69,11 @@ func (s *Stats) addLive(one *eviction.Pod, ps *runtimeapi.PodSandboxStats, p *po
 		one.Usage = usage(e)
 	}
 	for i := range st.Containers {
-		layer := usage(st.Containers[i].Rootfs)
-		one.Layers = one.Layers.Plus(layer)
-		one.Containers[st.Containers[i].Name] = layer.Plus(usage(st.Containers[i].Logs))
+		layer, name := usage(st.Containers[i].Rootfs), st.Containers[i].Name
+		one.AddLayer(name, layer)
+		one.Containers[name] = layer.Plus(usage(st.Containers[i].Logs))
 	}
+	return st.VolumeStats
 }
 
 // addDead adds what containers that no longer run have left: a container that fills the disk and
@@ -81,7 +82,7 @@ func (s *Stats) addDead(ctx context.Context, one *eviction.Pod, p *podworker.Sna
 	for _, c := range dead {
 		name := c.GetMetadata().GetName()
 		left := s.layer(ctx, c.Id)
-		one.Layers = one.Layers.Plus(left)
+		one.AddLayer(name, left)
 		if _, logged := one.Containers[name]; !logged { // a running instance has the same log directory
 			left = left.Plus(usage(s.logs(p.Pod, name, now)))
 		}
