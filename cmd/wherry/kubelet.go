@@ -47,7 +47,7 @@ exist yet, --bootstrap-kubeconfig gets it from the API server.`,
 		if err != nil {
 			return err
 		}
-		deps := kubelet.Deps{Cgroups: groups}
+		deps := kubelet.Deps{Cgroups: groups, WatchMemory: cgroup.WatchMemory}
 		if deps.Runtime, deps.Images, err = kubelet.DialRuntime(cmd.Context(), cfg.ContainerRuntimeEndpoint, cfg.ImageServiceEndpoint, cfg.RuntimeRequestTimeout.Duration); err != nil {
 			return err
 		}

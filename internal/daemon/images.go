@@ -15,12 +15,17 @@ import (
 	"wherry.dev/internal/record"
 )
 
-// imported records which archives were imported: name → size and time, so that a start reads only
-// new ones.
-type imported map[string]string
+// imported records which archives were imported, by name, so that a start reads only new ones.
+type imported map[string]archive
 
-// importImages imports the archives of a folder that have not been imported before. A bad archive
-// is reported and skipped: it must not keep a node from starting.
+type archive struct {
+	Stamp  string   `json:"stamp"` // size and time
+	Images []string `json:"images"`
+}
+
+// importImages imports the archives of a folder that have not been imported before, and pins the images
+// of all that are there: a node without a registry could not get them back. A bad archive is reported
+// and skipped: it must not keep a node from starting.
 func importImages(ctx context.Context, store *image.Store, dir string, progress func(string)) error {
 	file := filepath.Join(store.Dir(), "imported.json")
 	known := imported{}
@@ -38,9 +43,11 @@ func importImages(ctx context.Context, store *image.Store, dir string, progress 
 		if !ok {
 			continue
 		}
-		if known[e.Name()] != stamp {
+		one := known[e.Name()]
+		if one.Stamp != stamp {
 			progress("importing " + e.Name())
-			if _, err := store.Import(ctx, filepath.Join(dir, e.Name())); err != nil {
+			imgs, err := store.Import(ctx, filepath.Join(dir, e.Name()))
+			if err != nil {
 				if ctx.Err() != nil {
 					return err
 				}
@@ -48,10 +55,15 @@ func importImages(ctx context.Context, store *image.Store, dir string, progress 
 				progress(err.Error())
 				continue
 			}
+			one = archive{Stamp: stamp}
+			for _, img := range imgs {
+				one.Images = append(one.Images, img.ID)
+			}
 		}
-		now[e.Name()] = stamp
+		now[e.Name()] = one
+		store.Pin(one.Images)
 	}
-	return record.Write(file, 1, now)
+	return record.Write(file, 2, now)
 }
 
 func archiveStamp(e fs.DirEntry) (string, bool) {

@@ -58,6 +58,7 @@ type Store struct {
 	refs   map[string]string              // reference → ID
 	layers map[string]layerMeta           // by chain ID
 	holds  map[string]map[string]struct{} // image ID → owners
+	pinned map[string]bool                // by ID, see Pin
 	// reserved counts the users of a layer that no image's record names: a pull that has not
 	// written the record yet, an export. The sweep leaves those layers alone.
 	reserved map[string]int
@@ -168,7 +169,7 @@ func (s *Store) resolveLocked(refOrID string) (string, bool) {
 
 func (s *Store) viewLocked(id string) Image {
 	r := s.images[id]
-	img := Image{ID: r.ID, Size: r.Size, Config: r.Config, Created: r.Created}
+	img := Image{ID: r.ID, Size: r.Size, Config: r.Config, Created: r.Created, Pinned: s.pinned[id]}
 	for ref, to := range s.refs {
 		switch {
 		case to != id:
@@ -226,6 +227,18 @@ func (s *Store) Hold(imageID, owner string) error {
 	}
 	s.holds[imageID][owner] = struct{}{}
 	return nil
+}
+
+// Pin keeps images from being garbage-collected, as long as the store is open.
+func (s *Store) Pin(ids []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.pinned == nil {
+		s.pinned = map[string]bool{}
+	}
+	for _, id := range ids {
+		s.pinned[id] = true
+	}
 }
 
 // Release ends every hold of the owner.

@@ -151,6 +151,15 @@ func TestPinnedImageIsNotCollected(t *testing.T) {
 			t.Errorf("%s: by hand: %v", pattern, err)
 		}
 	}
+	s := open(t, t.TempDir())
+	imgs, err := s.Import(t.Context(), file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Pin([]string{imgs[0].ID})
+	if gone, err := s.Prune(t.Context()); err != nil || len(gone) > 0 || !s.List()[0].Pinned {
+		t.Errorf("pinned by its ID: pruned %v, %v", gone, err)
+	}
 	if _, err := image.OpenWith(t.TempDir(), image.Config{Pinned: []string{"Bad"}}); err == nil {
 		t.Error("a pattern that is no reference was taken")
 	}

@@ -20,7 +20,7 @@ import (
 func (k *Kubelet) admissionConfig() admission.Config {
 	return admission.Config{
 		Conditions: &k.conditions, Node: k.node.Node, Look: k.lookAtNode, AllowedSysctls: k.cfg.AllowedUnsafeSysctls,
-		AppArmor: host.AppArmor(), Refused: k.refused, Changed: k.groups.Changed,
+		AppArmor: host.AppArmor(), Refused: k.refused, Changed: k.podsChanged,
 		Preempted: func(resource string) { metrics.Preemptions.WithLabelValues(resource).Inc() },
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	goruntime "runtime"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
@@ -29,8 +30,10 @@ import (
 	"wherry.dev/internal/kubelet/config"
 	"wherry.dev/internal/kubelet/criconfig"
 	"wherry.dev/internal/kubelet/events"
+	"wherry.dev/internal/kubelet/eviction"
 	"wherry.dev/internal/kubelet/host"
 	"wherry.dev/internal/kubelet/identity"
+	"wherry.dev/internal/kubelet/imagegc"
 	"wherry.dev/internal/kubelet/logs"
 	"wherry.dev/internal/kubelet/metrics"
 	"wherry.dev/internal/kubelet/nodestatus"
@@ -47,6 +50,7 @@ import (
 	"wherry.dev/internal/kubelet/shutdown"
 	"wherry.dev/internal/kubelet/staticpod"
 	"wherry.dev/internal/kubelet/status"
+	"wherry.dev/internal/kubelet/storagelimit"
 	"wherry.dev/internal/kubelet/volume"
 )
 
@@ -68,6 +72,8 @@ type Deps struct {
 	Images  internalapi.ImageManagerService
 	// Cgroups, if nil, leaves pod cgroups to the runtime.
 	Cgroups Cgroups
+	// WatchMemory, if not nil, has the kernel tell when memory runs short.
+	WatchMemory eviction.WatchMemory
 }
 
 // Kubelet is the node agent.
@@ -89,6 +95,9 @@ type Kubelet struct {
 	rotator  *logs.Rotator
 	groups   *podcgroups.Groups
 	pleg     *pleg.Generator
+	pulled   *pullrecord.Records
+	images   atomic.Pointer[imagegc.Collector]
+	limits   atomic.Pointer[storagelimit.Enforcer]
 	orphans  *orphans.Orphans
 	sources  *podsource.Awaited
 	hostIPs  []string
@@ -231,7 +240,7 @@ func (k *Kubelet) buildNode(rt *runtimeapi.VersionResponse) error {
 		Unschedulable:  !k.cfg.RegisterSchedulable, MaxPods: k.cfg.PodLimit(int64(goruntime.NumCPU())), Reserved: reserved, RootDir: k.cfg.RootDir,
 		RuntimeVersion: rt.RuntimeName + "://" + rt.RuntimeVersion, KubeletVersion: version.Get().GitVersion,
 		Port: k.port, ReportEvery: k.cfg.NodeStatusReportFrequency.Duration, LeaseSeconds: k.cfg.NodeLeaseDurationSeconds,
-		MaxImages: int(ptr.Deref(k.cfg.NodeStatusMaxImages, 50)), Trouble: k.trouble, DiskPressure: k.conditions.DiskPressure.Load,
+		MaxImages: int(ptr.Deref(k.cfg.NodeStatusMaxImages, 50)), Trouble: k.trouble, Pressure: k.conditions.Pressure.Has,
 	}, k.deps.Client, k.deps.Runtime, k.deps.Images, k.events)
 	return err
 }
@@ -249,12 +258,12 @@ func (k *Kubelet) buildOps(ctx context.Context, pods *podworker.Pods) error {
 	if err != nil {
 		return err
 	}
-	pulled, err := pullrecord.Open(filepath.Join(k.cfg.RootDir, "image_manager"), k.cfg.ImagePullCredentialsVerificationPolicy, k.cfg.PreloadedImagesVerificationAllowlist)
+	k.pulled, err = pullrecord.Open(filepath.Join(k.cfg.RootDir, "image_manager"), k.cfg.ImagePullCredentialsVerificationPolicy, k.cfg.PreloadedImagesVerificationAllowlist)
 	if err != nil {
 		return err
 	}
 	k.ops = podops.New(k.opsConfig(), podops.Deps{
-		Runtime: k.deps.Runtime, Images: k.deps.Images, Client: k.deps.Client, Tokens: tokens, Objects: k.objects, Users: users, Plugins: plugins, Pulled: pulled,
+		Runtime: k.deps.Runtime, Images: k.deps.Images, Client: k.deps.Client, Tokens: tokens, Objects: k.objects, Users: users, Plugins: plugins, Pulled: k.pulled,
 		Volumes: k.mounter(pods, tokens),
 		Cgroups: k.deps.Cgroups, Events: k.events, Status: k.status, Services: k.services.List,
 		Node: func() podops.Node {
@@ -374,7 +383,7 @@ func (k *Kubelet) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, run := range []func(context.Context) error{
 		k.objects.Run, k.status.Run, k.table.Run, k.node.Run, k.node.RunLease, k.pleg.Watch, k.pleg.Relist, k.rotator.Run, k.shutdown().Run, k.tellReady,
-		k.afterSources(k.orphans.Run), k.afterSources(k.followShares), k.afterSources(k.guardDisk),
+		k.afterSources(k.orphans.Run), k.afterSources(k.followShares), k.afterSources(k.guardNode),
 	} {
 		g.Go(func() error { return run(ctx) })
 	}

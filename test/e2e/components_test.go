@@ -391,7 +391,8 @@ func (p *parts) machineIP() net.IP {
 	return conn.LocalAddr().(*net.UDPAddr).IP
 }
 
-func (p *parts) kubelet() {
+// kubelet starts one, with flags that win over the usual ones.
+func (p *parts) kubelet(flags ...string) {
 	p.t.Helper()
 	group := fmt.Sprintf("wherry-kl%x", os.Getpid()%0xfffff)
 	upstream, ip := os.Getenv("KUBELET"), net.ParseIP("127.0.0.1")
@@ -423,6 +424,7 @@ authentication:
 	args := []string{"--kubeconfig", p.kubeconfig("node", "system:node:alone", "system:nodes"), "--config", config,
 		"--hostname-override", "alone", "--node-ip", ip.String(), "--root-dir", filepath.Join(p.dir, "kubelet"),
 		"--container-runtime-endpoint", p.endpoint, evictionHard}
+	args = append(args, flags...)
 	p.t.Cleanup(func() {
 		// what a failure has left running is removed, too
 		if err := errors.Join(cgroup.Kill("/"+group), cgroup.Remove("/"+group), mount.UnmountUnder(filepath.Join(p.dir, "kubelet"))); err != nil {

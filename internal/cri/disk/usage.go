@@ -2,13 +2,12 @@ package disk
 
 import (
 	"errors"
-	"io/fs"
-	"path/filepath"
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"wherry.dev/internal/disk"
 )
 
 // usageAge is how old a measurement of the writable layers may be, as in containerd. A
@@ -17,6 +16,9 @@ import (
 const (
 	usageAge   = 10 * time.Second
 	usageShare = 100
+	// longest is how long one measurement may take: of a tree that is larger, the part counts that was
+	// seen. Others wait for the answer.
+	longest = 5 * time.Second
 )
 
 // Measured is a usage that is expensive to measure: every file is looked at.
@@ -35,12 +37,12 @@ func (u *Measured) Get(now time.Time, dir string) (*runtimeapi.FilesystemUsage, 
 		return u.last, nil
 	}
 	began := time.Now()
-	bytes, inodes, err := usage(dir)
-	if err != nil {
+	used, err := disk.Tree(dir, disk.Bounds{Until: began.Add(longest)})
+	if err != nil && !errors.Is(err, disk.ErrUnfinished) {
 		return nil, err
 	}
 	u.took = time.Since(began)
-	u.at, u.last = now, FilesystemUsage(now, dir, bytes, inodes)
+	u.at, u.last = now, FilesystemUsage(now, dir, used.Bytes, used.Inodes)
 	return u.last, nil
 }
 
@@ -50,33 +52,4 @@ func FilesystemUsage(now time.Time, dir string, bytes, inodes uint64) *runtimeap
 		Timestamp: now.UnixNano(), FsId: &runtimeapi.FilesystemIdentifier{Mountpoint: dir},
 		UsedBytes: &runtimeapi.UInt64Value{Value: bytes}, InodesUsed: &runtimeapi.UInt64Value{Value: inodes},
 	}
-}
-
-// usage adds up blocks and inodes below dir, each inode once. Files that disappear while it
-// counts are left out.
-func usage(dir string) (bytes, inodes uint64, err error) {
-	type key struct{ dev, ino uint64 }
-	linked := map[key]bool{}
-	err = filepath.WalkDir(dir, func(p string, _ fs.DirEntry, err error) error {
-		if err == nil {
-			var st unix.Stat_t
-			if err = unix.Lstat(p, &st); err == nil {
-				if st.Nlink > 1 && st.Mode&unix.S_IFMT != unix.S_IFDIR {
-					k := key{st.Dev, st.Ino}
-					if linked[k] {
-						return nil
-					}
-					linked[k] = true
-				}
-				bytes += uint64(st.Blocks) * 512
-				inodes++
-				return nil
-			}
-		}
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
-		return err
-	})
-	return bytes, inodes, err
 }

@@ -36,8 +36,8 @@ type Pods interface {
 type Conditions struct {
 	// GoingDown: the machine is shutting down, and no more pods are admitted.
 	GoingDown atomic.Bool
-	// DiskPressure: the node's disk is short of space, or was a moment ago.
-	DiskPressure atomic.Bool
+	// Pressure: the node is short of something, or was a moment ago.
+	Pressure eviction.Conditions
 }
 
 // Config is what admission needs to know of the node.
@@ -151,8 +151,8 @@ func (a *Admission) judgeLocked(pod *v1.Pod, static bool) podplan.Verdict {
 	if a.cfg.Conditions.GoingDown.Load() {
 		return podplan.Verdict{Reason: shutdown.ReasonNotAdmitted, Message: shutdown.MessageNotAdmitted}
 	}
-	if a.cfg.Conditions.DiskPressure.Load() && !pods.IsCritical(pod) {
-		return podplan.Verdict{Reason: podplan.ReasonEvicted, Message: eviction.MessageCondition}
+	if message, refused := eviction.Refuses(pod, a.cfg.Conditions.Pressure.List()); refused {
+		return podplan.Verdict{Reason: podplan.ReasonEvicted, Message: message}
 	}
 	in := podplan.AdmitInput{
 		Pod: pod, Node: a.cfg.Node(), Others: a.othersLocked(pod.UID), Static: static, AllowedSysctls: a.cfg.AllowedSysctls, AppArmor: a.cfg.AppArmor,

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -124,9 +125,9 @@ func (c *Config) Reserved(memory, storage int64) (v1.ResourceList, error) {
 	for signal, target := range map[string]struct {
 		name  v1.ResourceName
 		total int64
-	}{"memory.available": {v1.ResourceMemory, memory}, eviction.NodeFsAvailable: {v1.ResourceEphemeralStorage, storage}} {
+	}{eviction.MemoryAvailable: {v1.ResourceMemory, memory}, eviction.NodeFsAvailable: {v1.ResourceEphemeralStorage, storage}} {
 		if value := c.EvictionHard[signal]; value != "" {
-			q, err := eviction.Quantity(value, target.total)
+			q, err := eviction.Kept(value, target.total)
 			if err != nil {
 				return nil, fmt.Errorf("--eviction-hard: %s: %w", signal, err)
 			}
@@ -134,6 +135,14 @@ func (c *Config) Reserved(memory, storage int64) (v1.ResourceList, error) {
 		}
 	}
 	return out, nil
+}
+
+// EvictionLimits returns the thresholds at which pods are evicted.
+func (c *Config) EvictionLimits() eviction.Limits {
+	return eviction.Limits{
+		Hard: c.EvictionHard, Soft: c.EvictionSoft, SoftGrace: c.EvictionSoftGracePeriod, MinReclaim: c.EvictionMinimumReclaim,
+		Pods: slices.Contains(c.EnforceNodeAllocatable, "pods"),
+	}
 }
 
 // Swap behaviors for containers (memorySwap.swapBehavior).

@@ -207,6 +207,7 @@ func TestBadConfigurationIsRefused(t *testing.T) {
 		"label":       {"", "--node-labels=kubernetes.io/foo=x", "unknown 'kubernetes.io' or 'k8s.io' labels specified with --node-labels: [kubernetes.io/foo]"},
 		"label text":  {"", "--node-labels=a=-", "invalid node labels: 'a=-'"},
 		"max pods":    {"", "--max-pods=-1", "invalid configuration: maxPods (--max-pods) -1 must not be a negative number"},
+		"image age":   {head + "imageMaximumGCAge: 1m\n", "", "imageMaximumGCAge 1m0s must be greater than imageMinimumGCAge 2m0s"},
 		"images gc":   {head + "imageGCLowThresholdPercent: 90\n", "", "must be less than imageGCHighThresholdPercent"},
 		"swap":        {head + "memorySwap: {swapBehavior: Much}\n", "", `memorySwap.swapBehavior "Much" must be one of: "", "LimitedSwap" or "NoSwap"`},
 		"enforce":     {"", "--enforce-node-allocatable=all", `option "all" specified for enforceNodeAllocatable`},

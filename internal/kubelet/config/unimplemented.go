@@ -9,23 +9,22 @@ import (
 	"strings"
 
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
+
+	"wherry.dev/internal/kubelet/eviction"
 )
 
 // unimplementedFields of KubeletConfiguration are accepted, but a value other than the default
-// causes a warning. The value is the flag that also sets the field, if there is one. Two fields are
-// not missing: syncFrequency, because changes are seen when they happen, and
+// causes a warning. The value is the flag that also sets the field, if there is one. Three fields are
+// not missing: kernelMemcgNotification, because the kernel is always asked to tell when memory runs
+// short, syncFrequency, because changes are seen when they happen, and
 // streamingConnectionIdleTimeout, because the runtime's server closes idle streams after a time of
 // its own (4h here as in containerd); upstream's kubelet does not read it either.
 var unimplementedFields = map[string]string{
-	"imageMinimumGCAge": "--minimum-image-ttl-duration", "imageMaximumGCAge": "",
-	"imageGCHighThresholdPercent": "--image-gc-high-threshold", "imageGCLowThresholdPercent": "--image-gc-low-threshold",
 	"cpuManagerPolicy": "--cpu-manager-policy", "cpuManagerPolicyOptions": "--cpu-manager-policy-options",
 	"cpuManagerReconcilePeriod": "--cpu-manager-reconcile-period", "memoryManagerPolicy": "--memory-manager-policy",
 	"topologyManagerPolicy": "--topology-manager-policy", "topologyManagerScope": "--topology-manager-scope",
 	"topologyManagerPolicyOptions": "--topology-manager-policy-options", "reservedMemory": "--reserved-memory",
 	"qosReserved": "--qos-reserved", "memoryThrottlingFactor": "", "memoryReservationPolicy": "",
-	"evictionSoft": "--eviction-soft", "evictionSoftGracePeriod": "--eviction-soft-grace-period",
-	"evictionMinimumReclaim": "--eviction-minimum-reclaim", "evictionMaxPodGracePeriod": "--eviction-max-pod-grace-period",
 	"kernelMemcgNotification": "--kernel-memcg-notification",
 	"kubeletCgroups":          "--kubelet-cgroups", "systemCgroups": "--system-cgroups",
 	"streamingConnectionIdleTimeout": "--streaming-connection-idle-timeout",
@@ -70,6 +69,13 @@ func (c *Config) Warnings() ([]string, error) {
 	gates := slices.DeleteFunc(slices.Sorted(maps.Keys(c.FeatureGates)), func(g string) bool { return g == gateCFSPeriod || g == gatePodSysctls })
 	if len(gates) > 0 {
 		out = append(out, "feature gates of other implementations have no effect: "+strings.Join(gates, ", "))
+	}
+	for name, list := range map[string]map[string]string{"evictionHard (--eviction-hard)": c.EvictionHard, "evictionSoft (--eviction-soft)": c.EvictionSoft} {
+		for _, signal := range []string{eviction.ContainerFsAvailable, eviction.ContainerFsInodesFree} {
+			if _, ok := list[signal]; ok {
+				out = append(out, "KubeletConfiguration: "+name+": "+signal+" is ignored: the thresholds of the disk that containers are on apply, nodefs or imagefs")
+			}
+		}
 	}
 	slices.Sort(out)
 	return out, nil

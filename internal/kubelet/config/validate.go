@@ -24,6 +24,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	apivalidation "wherry.dev/internal/api/validation"
+	"wherry.dev/internal/kubelet/eviction"
 	"wherry.dev/internal/kubelet/podplan"
 	"wherry.dev/internal/safepath"
 )
@@ -177,6 +178,10 @@ func (c *Config) validateNumbers(p *problems) {
 	p.check(*k.ImageGCLowThresholdPercent < *k.ImageGCHighThresholdPercent,
 		"imageGCLowThresholdPercent (--image-gc-low-threshold) %v must be less than imageGCHighThresholdPercent (--image-gc-high-threshold) %v",
 		*k.ImageGCLowThresholdPercent, *k.ImageGCHighThresholdPercent)
+	least, most := k.ImageMinimumGCAge.Duration, k.ImageMaximumGCAge.Duration
+	p.check(least >= 0, "imageMinimumGCAge %v must not be negative", least)
+	p.check(most >= 0, "imageMaximumGCAge %v must not be negative", most)
+	p.check(most <= 0 || most > least, "imageMaximumGCAge %v must be greater than imageMinimumGCAge %v", most, least)
 	switch period := k.CPUCFSQuotaPeriod.Duration; {
 	case !c.FeatureGates[gateCFSPeriod]:
 		p.check(period == 100*time.Millisecond, "cpuCFSQuotaPeriod (--cpu-cfs-quota-period) %v requires feature gate %s", *k.CPUCFSQuotaPeriod, gateCFSPeriod)
@@ -279,6 +284,9 @@ func (c *Config) validateReserved(p *problems) {
 		}
 	}
 	if _, err := c.Reserved(0, 0); err != nil {
+		p.list = append(p.list, err)
+	}
+	if _, err := eviction.Parse(c.EvictionLimits()); err != nil {
 		p.list = append(p.list, err)
 	}
 }

@@ -112,6 +112,11 @@ var (
 	Evictions = metrics.NewCounterVec(&metrics.CounterOpts{
 		Subsystem: subsystem, Name: "evictions", Help: "Cumulative number of pod evictions by eviction signal", StabilityLevel: metrics.ALPHA,
 	}, []string{"eviction_signal"})
+	// ImagesCollected counts images that were removed because no pod needs them, by reason.
+	ImagesCollected = metrics.NewCounterVec(&metrics.CounterOpts{
+		Subsystem: subsystem, Name: "image_garbage_collected_total", StabilityLevel: metrics.ALPHA,
+		Help: "Total number of images garbage collected by the kubelet, whether through disk usage or image age.",
+	}, []string{"reason"})
 	// Rejections counts pods that were not admitted, by reason.
 	Rejections = metrics.NewCounterVec(&metrics.CounterOpts{
 		Subsystem: subsystem, Name: "admission_rejections_total", Help: "Cumulative number pod admission rejections by the Kubelet.", StabilityLevel: metrics.ALPHA,
@@ -238,7 +243,7 @@ var register = sync.OnceFunc(func() {
 	legacyregistry.MustRegister(PodStart, PodStartSLI, PodStartTotal, PodWorkerStart, PodWorker, StatusSync, Relist, RelistInterval,
 		LastSeen, Operations, OperationErrors, OperationDuration, RunSandbox, StartedPods, StartedPodErrors, StartedContainers,
 		TerminatedContainers, StartedUserNamespaces, StartedUserNamespaceErrors,
-		RunningPods, RunningContainers, ImagePull, Evictions, Preemptions, Rejections, NodeName,
+		RunningPods, RunningContainers, ImagePull, ImagesCollected, Evictions, Preemptions, Rejections, NodeName,
 		HTTPRequests, HTTPDuration, HTTPInflight, WebSockets, PluginErrors, PluginDuration, PluginConfig,
 		ClientTTL, ServerTTL, ClientRenewErrors, ServerRenewErrors, ServerRotation, ShutdownStart, ShutdownEnd,
 		RunSandboxErrors, StartedContainerErrors, DesiredPods, ActivePods, MirrorPods, CgroupVersion)

@@ -76,8 +76,8 @@ type Config struct {
 	Jitter func(time.Duration) time.Duration
 	// Trouble, if not nil, returns what besides the runtime keeps the node from being ready.
 	Trouble func() string
-	// DiskPressure, if not nil, reports whether the node's disk is short of space.
-	DiskPressure func() bool
+	// Pressure, if not nil, reports whether the node is short of memory, disk space or processes.
+	Pressure func(v1.NodeConditionType) bool
 }
 
 // Reporter writes the Node object.
@@ -100,7 +100,7 @@ type Reporter struct {
 	reported *v1.Node
 	sentAt   time.Time
 	wasReady *bool
-	wasShort bool // of disk space
+	pressed  map[v1.NodeConditionType]bool
 }
 
 // New returns a reporter. Without a client nothing is written, but Node works.
@@ -111,7 +111,7 @@ func New(cfg Config, client kubernetes.Interface, rt Runtime, images Images, eve
 	}
 	r := &Reporter{
 		cfg: cfg, client: client, runtime: rt, images: images, events: events, facts: f,
-		trigger: make(chan struct{}, 1), ready: make(chan struct{}),
+		trigger: make(chan struct{}, 1), ready: make(chan struct{}), pressed: map[v1.NodeConditionType]bool{},
 	}
 	n := r.object()
 	n.Status = r.status(nil, nil, nil, time.Now())
@@ -465,21 +465,17 @@ func (r *Reporter) note(n *v1.Node) {
 			ready = c.Status == v1.ConditionTrue
 		}
 	}
-	short := slices.ContainsFunc(n.Status.Conditions, func(c v1.NodeCondition) bool {
-		return c.Type == v1.NodeDiskPressure && c.Status == v1.ConditionTrue
-	})
-	if r.wasReady == nil {
-		r.tell("NodeHasSufficientMemory")
-		r.tell("NodeHasSufficientPID")
-	}
-	if r.wasReady == nil || short != r.wasShort {
-		reason := "NodeHasNoDiskPressure"
-		if short {
-			reason = "NodeHasDiskPressure"
+	for _, p := range pressures {
+		short := slices.ContainsFunc(n.Status.Conditions, func(c v1.NodeCondition) bool { return c.Type == p.kind && c.Status == v1.ConditionTrue })
+		if r.wasReady == nil || short != r.pressed[p.kind] {
+			reason := p.no
+			if short {
+				reason = p.yes
+			}
+			r.tell("NodeHas" + reason)
 		}
-		r.tell(reason)
+		r.pressed[p.kind] = short
 	}
-	r.wasShort = short
 	if r.wasReady == nil || *r.wasReady != ready {
 		reason := "NodeNotReady"
 		if ready {

@@ -150,18 +150,29 @@ func (r *Reporter) resources() (capacity, allocatable v1.ResourceList) {
 	return capacity, allocatable
 }
 
+// pressures are the conditions of a node that is short of something; yes and no end the reasons of
+// conditions and events, the texts end the messages.
+var pressures = []struct {
+	kind                     v1.NodeConditionType
+	yes, yesText, no, noText string
+}{
+	{v1.NodeMemoryPressure, "InsufficientMemory", "insufficient memory available", "SufficientMemory", "sufficient memory available"},
+	{v1.NodeDiskPressure, "DiskPressure", "disk pressure", "NoDiskPressure", "no disk pressure"},
+	{v1.NodePIDPressure, "InsufficientPID", "insufficient PID available", "SufficientPID", "sufficient PID available"},
+}
+
 // conditions returns upstream's conditions, in its words.
 func (r *Reporter) conditions(rt *runtimeapi.StatusResponse, rtErr error, now metav1.Time) []v1.NodeCondition {
 	cond := func(t v1.NodeConditionType, s v1.ConditionStatus, reason, message string) v1.NodeCondition {
 		return v1.NodeCondition{Type: t, Status: s, Reason: reason, Message: message, LastHeartbeatTime: now, LastTransitionTime: now}
 	}
-	out := []v1.NodeCondition{
-		cond(v1.NodeMemoryPressure, v1.ConditionFalse, "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
-		cond(v1.NodeDiskPressure, v1.ConditionFalse, "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
-		cond(v1.NodePIDPressure, v1.ConditionFalse, "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
-	}
-	if r.cfg.DiskPressure != nil && r.cfg.DiskPressure() {
-		out[1] = cond(v1.NodeDiskPressure, v1.ConditionTrue, "KubeletHasDiskPressure", "kubelet has disk pressure")
+	var out []v1.NodeCondition
+	for _, p := range pressures {
+		if r.cfg.Pressure != nil && r.cfg.Pressure(p.kind) {
+			out = append(out, cond(p.kind, v1.ConditionTrue, "KubeletHas"+p.yes, "kubelet has "+p.yesText))
+		} else {
+			out = append(out, cond(p.kind, v1.ConditionFalse, "KubeletHas"+p.no, "kubelet has "+p.noText))
+		}
 	}
 	why := notReady(rt, rtErr)
 	if r.cfg.Trouble != nil && r.cfg.Trouble() != "" {

@@ -45,6 +45,9 @@ type Records struct {
 
 	mu      sync.Mutex
 	intents map[string]int // pulls in flight, by image
+	// writes counts the writes of records; written has, by file, the number of the newest one.
+	writes  uint64
+	written map[string]uint64
 }
 
 // Open creates the directories and checks the policy.
@@ -60,7 +63,7 @@ func Open(dir string, policy kubeletconfig.ImagePullCredentialsVerificationPolic
 		}
 	}
 	r := &Records{
-		pulling: filepath.Join(dir, "pulling"), pulled: filepath.Join(dir, "pulled"), policy: policy, allow: allow, intents: map[string]int{},
+		pulling: filepath.Join(dir, "pulling"), pulled: filepath.Join(dir, "pulled"), policy: policy, allow: allow, intents: map[string]int{}, written: map[string]uint64{},
 	}
 	for _, d := range []string{r.pulling, r.pulled} {
 		if err := os.MkdirAll(d, 0o700); err != nil {
@@ -146,11 +149,51 @@ func (r *Records) endLocked(image string) error {
 	return remove(fileOf(r.pulling, image))
 }
 
-// Forget removes what is recorded about an image that was removed.
-func (r *Records) Forget(id string) error {
+// Mark returns a moment, for Forget and Retain.
+func (r *Records) Mark() uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return remove(fileOf(r.pulled, id))
+	return r.writes
+}
+
+// Forget removes what is recorded about an image that was removed after mark. What a pull recorded since
+// then stays: without a record the image that it brought would count as one that nobody pulled.
+func (r *Records) Forget(id string, mark uint64) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.forgetLocked(fileOf(r.pulled, id), mark)
+}
+
+// Retain forgets all images but those that were on the node at mark.
+func (r *Records) Retain(ids []string, mark uint64) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	keep := map[string]bool{}
+	for _, id := range ids {
+		keep[fileOf(r.pulled, id)] = true
+	}
+	files, err := os.ReadDir(r.pulled)
+	if err != nil {
+		return err
+	}
+	for _, f := range files {
+		path := filepath.Join(r.pulled, f.Name())
+		if keep[path] || record.IsTemporary(f.Name()) {
+			continue
+		}
+		if err := r.forgetLocked(path, mark); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *Records) forgetLocked(path string, mark uint64) error {
+	if r.written[path] > mark {
+		return nil
+	}
+	delete(r.written, path)
+	return remove(path)
 }
 
 func remove(path string) error {
@@ -172,11 +215,13 @@ func (r *Records) addLocked(image, id string, with Access) error {
 	creds := rec.CredentialMapping[name]
 	switch {
 	case creds.NodePodsAccessible:
+		r.noteLocked(id)
 		return nil
 	case with.Secret != nil:
 		creds.KubernetesSecrets = addSecret(creds.KubernetesSecrets, *with.Secret)
 	case with.Account != nil:
 		if slices.Contains(creds.KubernetesServiceAccounts, *with.Account) {
+			r.noteLocked(id)
 			return nil
 		}
 		creds.KubernetesServiceAccounts = append(creds.KubernetesServiceAccounts, *with.Account)
@@ -188,7 +233,14 @@ func (r *Records) addLocked(image, id string, with Access) error {
 		rec.CredentialMapping = map[string]kubeletconfig.ImagePullCredentials{}
 	}
 	rec.CredentialMapping[name] = creds
+	r.noteLocked(id)
 	return write(fileOf(r.pulled, id), rec)
+}
+
+// noteLocked notes that what is recorded of an image holds from now on.
+func (r *Records) noteLocked(id string) {
+	r.writes++
+	r.written[fileOf(r.pulled, id)] = r.writes
 }
 
 // addSecret adds a secret, or replaces its earlier version.

@@ -80,7 +80,7 @@ func TestOnlyWhoCouldPullMayUse(t *testing.T) {
 	if r.must(t, image) || r.must(t, "mirror.io/app:1") {
 		t.Error("what anybody can pull is to be pulled")
 	}
-	if err := r.Forget("id"); err != nil || r.must(t, image) {
+	if err := r.Forget("id", r.Mark()); err != nil || r.must(t, image) {
 		t.Errorf("a removed image is remembered: %v", err)
 	}
 }
@@ -157,5 +157,25 @@ func TestDamagedRecord(t *testing.T) {
 	pull(t, r, secret("1", "h1"))
 	if r.must(t, image, secret("1", "h1")) {
 		t.Error("the pull did not write a new record")
+	}
+}
+
+// TestForgottenWithTheImage: a record goes with its image, unless a pull has brought the image back
+// meanwhile: without a record everybody could use it.
+func TestForgottenWithTheImage(t *testing.T) {
+	r := open(t, t.TempDir(), kubeletconfig.NeverVerifyPreloadedImages)
+	mark := r.Mark()
+	pull(t, r, secret("1", "h"))
+	for _, forget := range []func() error{
+		func() error { return r.Forget("id", mark) },
+		func() error { return r.Retain(nil, mark) },
+		func() error { return r.Retain([]string{"id"}, r.Mark()) },
+	} {
+		if err := forget(); err != nil || !r.must(t, image) {
+			t.Errorf("the record of an image that is there is gone, %v", err)
+		}
+	}
+	if err := r.Retain([]string{"other"}, r.Mark()); err != nil || r.must(t, image) {
+		t.Errorf("the record of an image that is gone is there, %v", err)
 	}
 }

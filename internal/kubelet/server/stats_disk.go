@@ -57,8 +57,8 @@ func (s *Stats) Disk(ctx context.Context) ([]eviction.Pod, error) {
 	return out, nil
 }
 
-// addLive adds what a pod that has not ended holds, without its dead containers.
-func (s *Stats) addLive(one *eviction.Pod, ps *runtimeapi.PodSandboxStats, p *podworker.Snapshot, now time.Time) {
+// addLive adds what a pod that has not ended holds, without its dead containers, and returns its volumes.
+func (s *Stats) addLive(one *eviction.Pod, ps *runtimeapi.PodSandboxStats, p *podworker.Snapshot, now time.Time) []stats.VolumeStats {
 	if ps == nil { // its sandbox is yet to come, or gone; its volumes exist
 		ps = &runtimeapi.PodSandboxStats{Attributes: &runtimeapi.PodSandboxAttributes{Metadata: &runtimeapi.PodSandboxMetadata{
 			Name: p.Pod.Name, Namespace: p.Pod.Namespace, Uid: string(p.Pod.UID),
@@ -69,8 +69,11 @@ func (s *Stats) addLive(one *eviction.Pod, ps *runtimeapi.PodSandboxStats, p *po
 		one.Usage = usage(e)
 	}
 	for i := range st.Containers {
-		one.Containers[st.Containers[i].Name] = usage(st.Containers[i].Rootfs).Plus(usage(st.Containers[i].Logs))
+		layer, name := usage(st.Containers[i].Rootfs), st.Containers[i].Name
+		one.AddLayer(name, layer)
+		one.Containers[name] = layer.Plus(usage(st.Containers[i].Logs))
 	}
+	return st.VolumeStats
 }
 
 // addDead adds what containers that no longer run have left: a container that fills the disk and
@@ -79,6 +82,7 @@ func (s *Stats) addDead(ctx context.Context, one *eviction.Pod, p *podworker.Sna
 	for _, c := range dead {
 		name := c.GetMetadata().GetName()
 		left := s.layer(ctx, c.Id)
+		one.AddLayer(name, left)
 		if _, logged := one.Containers[name]; !logged { // a running instance has the same log directory
 			left = left.Plus(usage(s.logs(p.Pod, name, now)))
 		}
@@ -86,7 +90,7 @@ func (s *Stats) addDead(ctx context.Context, one *eviction.Pod, p *podworker.Sna
 			left = left.Plus(usage(s.usage(criconfig.Dirs{Root: s.RootDir}.MessageFile(p.Pod.UID, name, attempt(p, c)), now)))
 		}
 		one.Containers[name] = one.Containers[name].Plus(left)
-		one.Usage = one.Plus(left)
+		one.Usage = one.Usage.Plus(left)
 	}
 }
 

@@ -1,10 +1,7 @@
 package server
 
 import (
-	"io/fs"
-	"os"
 	"path/filepath"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -12,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	stats "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
+	"wherry.dev/internal/disk"
 	"wherry.dev/internal/kubelet/criconfig"
 	"wherry.dev/internal/kubelet/volume"
 )
@@ -37,6 +35,9 @@ type folder struct {
 	bytes, inodes uint64
 }
 
+// longestMeasure is how long the count of one directory may take.
+const longestMeasure = 5 * time.Second
+
 // measure counts what lies below a directory, files with several names once. Walking large trees is
 // expensive, so the last count is reused for a while.
 func (s *Stats) measure(dir string, now time.Time) folder {
@@ -47,24 +48,9 @@ func (s *Stats) measure(dir string, now time.Time) folder {
 		return old
 	}
 	f := folder{at: now}
-	seen := map[uint64]bool{}
-	_ = filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
-		if err != nil {
-			return nil //nolint:nilerr // what vanishes meanwhile does not count
-		}
-		info, err := e.Info()
-		if err != nil {
-			return nil //nolint:nilerr // the same
-		}
-		st, ok := unixStat(info)
-		if !ok || st.Nlink > 1 && !e.IsDir() && seen[st.Ino] {
-			return nil
-		}
-		seen[st.Ino] = st.Nlink > 1
-		f.bytes += uint64(st.Blocks) * 512
-		f.inodes++
-		return nil
-	})
+	// What cannot be counted does not count; of a tree that is too large, a part does.
+	used, _ := disk.Tree(dir, disk.Bounds{Until: time.Now().Add(longestMeasure)})
+	f.bytes, f.inodes = used.Bytes, used.Inodes
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.dirs == nil {
@@ -192,9 +178,4 @@ func (s *Stats) ephemeral(pod *v1.Pod, p *stats.PodStats, volumes []*stats.FsSta
 func isMountPoint(dir string) bool {
 	var own, parent unix.Stat_t
 	return unix.Stat(dir, &own) == nil && unix.Stat(filepath.Dir(dir), &parent) == nil && own.Dev != parent.Dev
-}
-
-func unixStat(info os.FileInfo) (*syscall.Stat_t, bool) {
-	st, ok := info.Sys().(*syscall.Stat_t)
-	return st, ok
 }
