@@ -1,12 +1,17 @@
 package resources
 
 import (
+	"os"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/util/diff"
+
+	"wherry.dev/test/panics"
 )
+
+func TestMain(m *testing.M) { os.Exit(panics.Watch(m).Run()) }
 
 func TestDataSourcesOfClaims(t *testing.T) {
 	group := "snapshot.storage.k8s.io"
