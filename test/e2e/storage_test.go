@@ -120,10 +120,12 @@ func TestKindsOfVolumesOfClaims(t *testing.T) {
 	c.kubectl("create", "-f", c.file(
 		claim("local", here+fmt.Sprintf(", local: {path: %s}", filepath.Join(byHand, "local")), "")+
 			claim("host", fmt.Sprintf("hostPath: {path: %s, type: Directory}", filepath.Join(byHand, "host")), "")+
-			keepsData("one", of("local"), "securityContext: {fsGroup: 4242, runAsUser: 1000},")+keepsData("two", of("local"), "")+
+			keepsData("one", of("local"), "securityContext: {fsGroup: 4242, runAsUser: 1000},")+
 			keepsData("host", of("host"), "")+
 			strings.Replace(keepsData("mine", `ephemeral: {volumeClaimTemplate: {spec: {accessModes: [ReadWriteOncePod], resources: {requests: {storage: 1Mi}}}}}`,
 				"securityContext: {fsGroup: 4242, runAsUser: 1000},"), "mountPath: /data", "mountPath: /data, subPath: a/b", 1)))
+	c.await("one", "ready", ready) // the first pod decides about the group of a volume that it shares
+	c.kubectl("create", "-f", c.file(keepsData("two", of("local"), "")))
 	for _, pod := range []string{"one", "two", "host", "mine"} {
 		c.await(pod, "ready", ready)
 		c.exec(pod, "sh", "-c", "hostname > /data/"+pod)
