@@ -207,7 +207,7 @@ func (g *Guard) relieve(ctx context.Context, short Shortage) (again time.Duratio
 		return time.Second, false
 	}
 	victim, found := Choose(short, g.evictable(list))
-	if !(found && victim.Ended) && g.disks.FreedByImages(short) && g.deleteImages(ctx) {
+	if (!found || !victim.Ended) && g.disks.FreedByImages(short) && g.deleteImages(ctx) {
 		return 0, true
 	}
 	if !found {

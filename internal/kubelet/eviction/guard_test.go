@@ -135,7 +135,7 @@ func (m *machine) add(name string, u Usage, change ...func(*v1.Pod)) {
 	defer m.mu.Unlock()
 	for i := range m.pods {
 		if m.pods[i].Pod.Name == name {
-			m.pods[i].Usage = m.pods[i].Usage.Plus(u)
+			m.pods[i].Usage = m.pods[i].Plus(u)
 			return
 		}
 	}

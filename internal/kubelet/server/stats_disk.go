@@ -90,7 +90,7 @@ func (s *Stats) addDead(ctx context.Context, one *eviction.Pod, p *podworker.Sna
 			left = left.Plus(usage(s.usage(criconfig.Dirs{Root: s.RootDir}.MessageFile(p.Pod.UID, name, attempt(p, c)), now)))
 		}
 		one.Containers[name] = one.Containers[name].Plus(left)
-		one.Usage = one.Usage.Plus(left)
+		one.Usage = one.Plus(left)
 	}
 }
 
