@@ -21,6 +21,16 @@ type Room struct {
 	Device             uint64 // of the file system; equal for two paths on the same one
 }
 
+// Same reports whether two paths are on one file system.
+func Same(a, b string) (bool, error) {
+	x, err := Look(a)
+	if err != nil {
+		return false, err
+	}
+	y, err := Look(b)
+	return err == nil && x.Device == y.Device, err
+}
+
 // Look returns the room of the file system that path is on, or will be on once it exists.
 func Look(path string) (Room, error) {
 	for {

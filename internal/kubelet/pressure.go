@@ -62,9 +62,8 @@ func (k *Kubelet) storageLimits(stats *server.Stats, imageDir string) *storageli
 
 // sameDisk reports whether two directories are on one disk; also if that cannot be found out.
 func sameDisk(a, b string) bool {
-	x, errX := disk.Look(a)
-	y, errY := disk.Look(b)
-	return errX != nil || errY != nil || x.Device == y.Device
+	same, err := disk.Same(a, b)
+	return err != nil || same
 }
 
 // collectsImages returns what removes images that no pod needs.

@@ -8,8 +8,11 @@ import (
 	"strings"
 	"testing"
 
+	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"wherry.dev/test/images"
 )
 
 // keepsData is a pod with the volume, mounted at /data.
@@ -41,6 +44,36 @@ func (c *cluster) untilNoVolume() {
 		list, err := c.client.CoreV1().PersistentVolumes().List(c.t.Context(), metav1.ListOptions{})
 		return err == nil && len(list.Items) == 0 && len(c.volumesOnDisk()) == 0
 	})
+}
+
+// A pod that writes more into its claim than it asked for is the one that goes when the disk runs short, although its end
+// frees nothing: others used to be evicted in its place, as long as it filled what they gave back.
+func TestAPodThatOverfillsItsClaimIsEvicted(t *testing.T) {
+	needsOwnRuntime(t)
+	c := newCluster(t)
+	c.ext4Disk(900 << 20)
+	c.addImage("busybox.tar", images.SaveBusybox)
+	c.up()
+	c.noteCalm()
+	c.create(onDisk("neighbour", "dd if=/dev/zero of=/data/some bs=1M count=2; "+loop))
+	neighbour := c.await("neighbour", "ready", ready)
+	c.kubectl("create", "-f", c.file(`{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: data}, spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 20Mi}}}}`))
+	c.create(onDisk("hog", "while true; do cat /dev/zero >> /data/hog; done", func(p *v1.Pod) {
+		p.Spec.Volumes[0].VolumeSource = v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}
+	}))
+	hog := c.await("hog", "evicted", evicted)
+	if m := hog.Status.Message; !strings.Contains(m, "Claim data was using ") || !strings.Contains(m, ", was given 20Mi, and keeps its data. ") {
+		t.Error(m)
+	}
+	if got := c.volumesOnDisk(); len(got) != 1 {
+		t.Errorf("volumes after the eviction: %v", got)
+	}
+	c.delete("hog")
+	c.kubectl("delete", "pvc", "data", "--timeout", fmt.Sprint(patience))
+	c.awaitRoomAgain("the claim")
+	if now := c.get("neighbour"); !ready(now) || now.Status.ContainerStatuses[0].ContainerID != neighbour.Status.ContainerStatuses[0].ContainerID {
+		t.Errorf("the neighbour: %s", describe(now))
+	}
 }
 
 // TestStorageOfAFreshNode: a claim that names no class gets a directory of the node. Its data outlives the pod, a killed

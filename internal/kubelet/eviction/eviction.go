@@ -9,6 +9,7 @@ package eviction
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -65,8 +66,29 @@ type Pod struct {
 	Containers map[string]Usage // writable layer and logs, or memory
 	// LayersOf is the part of that which is written to the containers' root file systems.
 	LayersOf map[string]Usage
+	// Claims has what its claims hold of the node's disk, by name. The end of the pod does not free that.
+	Claims map[string]Claimed
 	// Ended: nothing of it runs, and removing what is left of its containers hurts nobody.
 	Ended bool
+}
+
+// Claimed is what is in the directory of a claim.
+type Claimed struct {
+	Usage
+	Size uint64 // bytes that the claim has been given
+}
+
+// over returns how much a claim holds that it was not given. Nobody is given inodes.
+func (c Claimed) over() Usage { return Usage{Bytes: c.Bytes - min(c.Size, c.Bytes), Inodes: c.Inodes} }
+
+// burden is what a pod uses of what is short, and what its claims hold that they were not given: it ends with the pod, or
+// grows no more.
+func (p *Pod) burden(t Threshold) uint64 {
+	sum := p.of(t)
+	for _, c := range p.Claims {
+		sum += c.over().of(t)
+	}
+	return sum
 }
 
 // AddLayer adds what a container has written to its root file system to LayersOf.
@@ -101,9 +123,9 @@ func (d Disks) On(s Shortage, list []Pod) []Pod {
 		p := &out[i]
 		switch {
 		case image && d.LayersApart:
-			p.Usage = p.layers()
+			p.Usage, p.Claims = p.layers(), nil
 		case image:
-			p.Usage = Usage{}
+			p.Usage, p.Claims = Usage{}, nil
 		case d.LayersApart:
 			p.Usage = p.minus(p.layers())
 		}
@@ -131,7 +153,9 @@ func worth(s Shortage) uint64 {
 
 // Choose returns the pod to evict, if one is worth it. Pods that have ended come first. Then, for memory
 // and disk space, those that use more than they requested come before those that do not; then the lowest
-// priority; then whoever uses most above what it requested. Neither inodes nor processes can be requested.
+// priority; then whoever uses most above what it requested. Neither inodes nor processes can be requested. What a pod's
+// claims hold that they were not given counts as the pod's: it stays, but the pod that writes it must not cost others
+// their place.
 //
 // If the end of all of them would not end a shortage of memory or processes, none of them caused it: then
 // there is none to evict. A disk gets back what it can.
@@ -139,9 +163,9 @@ func Choose(s Shortage, pods []Pod) (Pod, bool) {
 	var left []Pod
 	var sum uint64
 	for _, p := range pods {
-		if p.of(s.Threshold) >= worth(s) && (s.onDisk() || !p.Ended) {
+		if p.burden(s.Threshold) >= worth(s) && (s.onDisk() || !p.Ended) {
 			left = append(left, p)
-			sum += p.of(s.Threshold)
+			sum += p.burden(s.Threshold)
 		}
 	}
 	if len(left) == 0 || !s.onDisk() && int64(sum) < s.lacks() {
@@ -160,7 +184,7 @@ func Choose(s Shortage, pods []Pod) (Pod, bool) {
 // above returns how much more a pod uses than it requested.
 func above(p Pod, s Shortage) int64 {
 	asked := resourcehelper.PodRequests(p.Pod, resourcehelper.PodResourcesOptions{})[s.resource()]
-	return int64(p.of(s.Threshold)) - asked.Value()
+	return int64(p.burden(s.Threshold)) - asked.Value()
 }
 
 // GivenBack reports whether the node shows most of what a pod held as free again; low is the shortage when
@@ -175,9 +199,9 @@ func Grows(s Shortage, before, now []Pod, gone Pod) bool {
 		i := slices.IndexFunc(before, func(b Pod) bool { return b.Pod.UID == p.Pod.UID })
 		was := uint64(0)
 		if i >= 0 {
-			was = before[i].of(s.Threshold)
+			was = before[i].burden(s.Threshold)
 		}
-		return p.Pod.UID != gone.Pod.UID && p.of(s.Threshold) >= was+worth(s)
+		return p.Pod.UID != gone.Pod.UID && p.burden(s.Threshold) >= was+worth(s)
 	})
 }
 
@@ -215,6 +239,12 @@ func Message(s Shortage, p Pod) string {
 		used := resource.NewQuantity(int64(p.Containers[c.Name].of(s.Threshold)), resource.BinarySI)
 		if used.Cmp(asked) > 0 {
 			fmt.Fprintf(&b, "Container %s was using %s, request is %s, has larger consumption of %s. ", c.Name, used, asked.String(), what)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(p.Claims)) {
+		if c := p.Claims[name]; what == v1.ResourceEphemeralStorage && c.over().Bytes > 0 {
+			fmt.Fprintf(&b, "Claim %s was using %s, was given %s, and keeps its data. ", name,
+				resource.NewQuantity(int64(c.Bytes), resource.BinarySI), resource.NewQuantity(int64(c.Size), resource.BinarySI))
 		}
 	}
 	return b.String()

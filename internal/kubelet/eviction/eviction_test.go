@@ -66,6 +66,12 @@ func TestRoomThatIsAboutToBeFree(t *testing.T) {
 
 func ended(p Pod) Pod { p.Ended = true; return p }
 
+// claims gives a pod a claim that holds so many bytes and 5,000 files.
+func claims(p Pod, holds, size uint64) Pod {
+	p.Claims = map[string]Claimed{"data": {Usage: Usage{Bytes: holds, Inodes: 5000}, Size: size}}
+	return p
+}
+
 func TestChoose(t *testing.T) {
 	bytes := Shortage{Threshold: Threshold{Signal: NodeFsAvailable, Least: 100 * mi}}
 	inodes := Shortage{Threshold: Threshold{Signal: NodeFsInodesFree, Least: 1000}}
@@ -90,6 +96,10 @@ func TestChoose(t *testing.T) {
 		{"what has ended before all others", bytes, []Pod{pod("a", 50*mi, 1), ended(pod("b", 10*mi, 1, prio(5), asks("20Mi")))}, "b"},
 		{"inodes", inodes, []Pod{pod("a", 1000*mi, 1), pod("b", 1, 5000), pod("c", 1, 4000, asks("1"))}, "b"},
 		{"few inodes", inodes, []Pod{pod("a", 1000*mi, 10)}, ""},
+		{"a claim that is over-full", bytes, []Pod{pod("a", 50*mi, 1), claims(pod("b", 1*mi, 1), 90*mi, 20*mi)}, "b"},
+		{"a claim within its size", bytes, []Pod{pod("a", 10*mi, 1), claims(pod("b", 1*mi, 1), 90*mi, 100*mi)}, "a"},
+		{"a claim of higher priority", bytes, []Pod{pod("a", 10*mi, 1), claims(pod("b", 1*mi, 1, prio(5)), 90*mi, 20*mi)}, "a"},
+		{"the files of a claim", inodes, []Pod{pod("a", 1, 3000), claims(pod("b", 1, 1), 1, 100*mi)}, "b"},
 		{"memory: the greatest", memory, []Pod{mem("a", 10*mi), mem("b", 30*mi)}, "b"},
 		{"memory: above requests first", memory, []Pod{mem("a", 300*mi, asksMem("300Mi")), mem("b", 20*mi, asksMem("10Mi"))}, "b"},
 		{"memory: best effort first", memory, []Pod{mem("a", 500*mi, asksMem("500Mi")), mem("b", 20*mi)}, "b"},
@@ -157,6 +167,9 @@ func TestMessageIsUpstreams(t *testing.T) {
 		{Shortage{Threshold{Signal: NodeFsAvailable, Least: 100 * mi}, 64*mi + 1}, pod("p", 30*mi, 1, asks("20Mi")),
 			"The node was low on resource: ephemeral-storage. Threshold quantity: 100Mi, available: 64Mi. " +
 				"Container c was using 30Mi, request is 20Mi, has larger consumption of ephemeral-storage. "},
+		{Shortage{Threshold{Signal: NodeFsAvailable, Least: 100 * mi}, 64 * mi}, claims(Pod{Pod: pod("p", 0, 0).Pod}, 90*mi, 20*mi),
+			"The node was low on resource: ephemeral-storage. Threshold quantity: 100Mi, available: 64Mi. " +
+				"Claim data was using 90Mi, was given 20Mi, and keeps its data. "},
 		{Shortage{Threshold{Signal: NodeFsInodesFree, Least: 100}, 7}, pod("p", 30*mi, 1), "The node was low on resource: inodes. Threshold quantity: 100, available: 7. "},
 		{Shortage{Threshold{Signal: PIDAvailable, Least: 100}, 7}, pod("p", 30*mi, 1), "The node was low on resource: pids. Threshold quantity: 100, available: 7. "},
 		{Shortage{Threshold{Signal: MemoryAvailable, Least: 100 * mi}, 64 * mi}, mem("p", 30*mi),

@@ -255,7 +255,7 @@ func (g *Guard) standstill(log klog.Logger, short Shortage, list []Pod) time.Dur
 	case !was:
 		message := short.Reclaiming() + ": no evictable pod uses much of it"
 		if len(list) > 0 {
-			most := slices.MaxFunc(list, func(a, b Pod) int { return cmp.Compare(a.of(short.Threshold), b.of(short.Threshold)) })
+			most := slices.MaxFunc(list, func(a, b Pod) int { return cmp.Compare(a.burden(short.Threshold), b.burden(short.Threshold)) })
 			message += fmt.Sprintf("; the largest user is pod %s, with %s", klog.KObj(most.Pod), mebi(short, most))
 		}
 		log.Info("The node is still short of a resource", "signal", short.Signal, "reason", message)
@@ -275,9 +275,9 @@ func (g *Guard) standstill(log klog.Logger, short Shortage, list []Pod) time.Dur
 
 func mebi(short Shortage, p Pod) string {
 	if r := short.resource(); r == resourceInodes || r == resourcePIDs {
-		return fmt.Sprintf("%d", p.of(short.Threshold))
+		return fmt.Sprintf("%d", p.burden(short.Threshold))
 	}
-	return fmt.Sprintf("%d MiB", p.of(short.Threshold)>>20)
+	return fmt.Sprintf("%d MiB", p.burden(short.Threshold)>>20)
 }
 
 // evictable leaves out the pods that the node itself needs, and those from which nothing more can
@@ -331,7 +331,7 @@ func (g *Guard) evict(ctx context.Context, short Shortage, victim Pod) {
 		victim.Containers = g.containerMemory(ctx, victim.Pod)
 	}
 	message := Message(short, victim)
-	log.Info("Evicting pod", "pod", klog.KObj(victim.Pod), "podUID", victim.Pod.UID, "used", victim.of(short.Threshold), "signal", short.Signal, "gracePeriod", grace)
+	log.Info("Evicting pod", "pod", klog.KObj(victim.Pod), "podUID", victim.Pod.UID, "used", victim.burden(short.Threshold), "signal", short.Signal, "gracePeriod", grace)
 	g.cfg.Evicted(short.Signal)
 	g.cfg.Pods.Evict(victim.Pod.UID, podplan.Ending{
 		Since: time.Now().Round(0).UTC(), Reason: podplan.ReasonEvicted, Message: message, Grace: &grace,

@@ -6,15 +6,18 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/klog/v2"
 	stats "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
 	"wherry.dev/internal/api/pods"
+	"wherry.dev/internal/disk"
 	"wherry.dev/internal/kubelet/criconfig"
 	"wherry.dev/internal/kubelet/eviction"
 	"wherry.dev/internal/kubelet/podplan"
 	"wherry.dev/internal/kubelet/podworker"
+	"wherry.dev/internal/kubelet/volume"
 )
 
 // Disk measures, at the time of the call, what pods hold of the node's disk and would free:
@@ -50,6 +53,7 @@ func (s *Stats) Disk(ctx context.Context) ([]eviction.Pod, error) {
 		one := eviction.Pod{Pod: p.Pod, Containers: map[string]eviction.Usage{}, Ended: p.Plan.Life == podplan.PodTerminated}
 		if !one.Ended {
 			s.addLive(&one, running[string(p.Pod.UID)], p, now)
+			one.Claims = s.claims(p.Pod.UID, now)
 		}
 		s.addDead(ctx, &one, p, rest[string(p.Pod.UID)], now)
 		out = append(out, one)
@@ -74,6 +78,24 @@ func (s *Stats) addLive(one *eviction.Pod, ps *runtimeapi.PodSandboxStats, p *po
 		one.Containers[name] = layer.Plus(usage(st.Containers[i].Logs))
 	}
 	return st.VolumeStats
+}
+
+// claims returns what a pod's claims hold of the node's disk, by name.
+func (s *Stats) claims(uid types.UID, now time.Time) map[string]eviction.Claimed {
+	places, err := volume.Places(criconfig.Dirs{Root: s.RootDir}, uid)
+	if err != nil {
+		return nil
+	}
+	out := map[string]eviction.Claimed{}
+	for _, p := range places {
+		if p.Size == 0 {
+			continue
+		}
+		if same, err := disk.Same(p.Path, s.RootDir); err == nil && same {
+			out[p.Claim] = eviction.Claimed{Usage: usage(s.usage(p.Path, now)), Size: uint64(p.Size)}
+		}
+	}
+	return out
 }
 
 // addDead adds what containers that no longer run have left: a container that fills the disk and

@@ -100,6 +100,7 @@ func (m *Mounter) take(ctx context.Context, s *spec, k kind, claim *v1.Persisten
 	path := k.path(s, m.place(k, s))
 	err := writeBound(m.Dirs, s.pod.UID, s.name, bound{
 		Volume: s.pv.Name, Claim: claim.Name, ClaimUID: claim.UID, location: location{path, s.readOnly, s.block}, Folder: k.folder(),
+		Size: s.pv.Spec.Capacity.Storage().Value(),
 	})
 	if err != nil {
 		return err

@@ -18,6 +18,8 @@ type Place struct {
 	Claim string
 	// Foreign: what is in it is not the pod's own, and may be on a file system that does not answer.
 	Foreign bool
+	// Size is how many bytes a claim's directory of the node is to hold, which nothing enforces; 0 for all other volumes.
+	Size int64
 }
 
 // Places returns where the volumes of a pod are that have something of their own on the node, as the disk has it. It asks
@@ -32,7 +34,11 @@ func Places(dirs criconfig.Dirs, uid types.UID) ([]Place, error) {
 	for name, b := range claims {
 		taken[b.Path] = true
 		if b.Folder != "" && !b.Block {
-			out = append(out, Place{Name: name, Path: b.Path, Claim: b.Claim, Foreign: true})
+			p := Place{Name: name, Path: b.Path, Claim: b.Claim, Foreign: true}
+			if b.Folder == localFolder {
+				p.Size = b.Size
+			}
+			out = append(out, p)
 		}
 	}
 	own, err := filepath.Glob(filepath.Join(dirs.Volumes(uid), "*", "*"))

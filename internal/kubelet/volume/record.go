@@ -26,6 +26,8 @@ type bound struct {
 	location
 	// Folder of the kind in the pod's directory; "" for a volume that is not in there.
 	Folder string `json:",omitempty"`
+	// Size is how many bytes the volume is to have.
+	Size int64 `json:",omitempty"`
 }
 
 const boundVersion = 1
