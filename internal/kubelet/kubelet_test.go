@@ -102,7 +102,8 @@ func newWorld(t testing.TB) *world {
 	cfg.PodLogsDir, cfg.ContainerLogsDir = filepath.Join(root, "pods"), filepath.Join(root, "containers")
 	cfg.EnableServer, cfg.HealthzPort = new(false), ptr.To[int32](0)
 	cfg.ResolverConfig = new("")
-	cfg.EvictionHard = map[string]string{"memory.available": "100Mi"} // the machine's disk may be fuller
+	// However full the machine's disk is.
+	cfg.EvictionHard, cfg.ImageGCHighThresholdPercent = map[string]string{"memory.available": "100Mi"}, ptr.To[int32](100)
 	objs := []runtime.Object{
 		&v1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kube-root-ca.crt", UID: "ca"}, Data: map[string]string{"ca.crt": "CA"}},
 		&v1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes", UID: "svc"}, Spec: v1.ServiceSpec{

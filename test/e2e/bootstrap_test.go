@@ -10,6 +10,7 @@ import (
 	"math/big"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -199,7 +200,7 @@ func (p *parts) startJoining(dir string, credentials ...string) {
 			p.t.Errorf("what the kubelet left: %v", err)
 		}
 	})
-	p.start(append([]string{"kubelet", "--config", filepath.Join(dir, "kubelet.yaml"), "--config-dir", filepath.Join(dir, "conf.d"),
+	p.start(slices.Concat([]string{"kubelet", "--config", filepath.Join(dir, "kubelet.yaml"), "--config-dir", filepath.Join(dir, "conf.d"),
 		"--hostname-override", "joined", "--node-ip", "127.0.0.1", "--root-dir", dir, "--container-logs-dir", "",
-		"--container-runtime-endpoint", p.endpoint, "--fail-swap-on=false", evictionHard}, credentials...)...)
+		"--container-runtime-endpoint", p.endpoint, "--fail-swap-on=false"}, anyDisk, credentials)...)
 }

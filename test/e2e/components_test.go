@@ -281,8 +281,9 @@ func endedBy(cmd *exec.Cmd, sig syscall.Signal) bool {
 	return ok && ws.Signaled() && ws.Signal() == sig
 }
 
-// evictionHard makes kubelets ignore how full the machine's disk is.
-const evictionHard = "--eviction-hard=memory.available<100Mi"
+// anyDisk makes kubelets ignore how full the machine's disk is: for it they would evict pods, and remove images that no
+// registry has.
+var anyDisk = []string{"--eviction-hard=memory.available<100Mi", "--image-gc-high-threshold=100"}
 
 func (p *parts) apiserver() {
 	p.t.Helper()
@@ -423,7 +424,8 @@ authentication:
 	}
 	args := []string{"--kubeconfig", p.kubeconfig("node", "system:node:alone", "system:nodes"), "--config", config,
 		"--hostname-override", "alone", "--node-ip", ip.String(), "--root-dir", filepath.Join(p.dir, "kubelet"),
-		"--container-runtime-endpoint", p.endpoint, evictionHard}
+		"--container-runtime-endpoint", p.endpoint}
+	args = append(args, anyDisk...)
 	args = append(args, flags...)
 	p.t.Cleanup(func() {
 		// what a failure has left running is removed, too
