@@ -76,7 +76,7 @@ func TestWatchMemory(t *testing.T) {
 func TestWatchPressure(t *testing.T) {
 	const file = "/proc/pressure/memory"
 	if unix.Access(file, unix.W_OK) != nil {
-		t.Skip("no PSI")
+		t.Skip("the kernel does not count PSI")
 	}
 	stop, err := watchPressure(file, func() {})
 	if err != nil {

@@ -54,7 +54,8 @@ func writeBound(dirs criconfig.Dirs, uid types.UID, name string, b bound) error 
 	return record.WriteCached(boundFile(dirs, uid, name), boundVersion, b)
 }
 
-// boundOf returns what the claims of a pod turned out to be, by the volumes' names in the pod's spec. It leaves out what cannot be read, which is as good as not there: it is found out anew.
+// boundOf returns what the claims of a pod turned out to be, by the volumes' names in the pod's spec. It leaves out what
+// cannot be read, which is as good as not there: it is found out anew.
 func boundOf(dirs criconfig.Dirs, uid types.UID) (map[string]bound, error) {
 	entries, err := os.ReadDir(dirs.Claims(uid))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strconv"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -16,6 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"wherry.dev/test/bench/servers"
 )
 
 const (
@@ -154,7 +154,7 @@ func (c *cluster) node(i int) string { return fmt.Sprint("hollow-", i) }
 
 // fail has nodes fail, and waits until none of their pods counts any more and all are available elsewhere.
 func (c *cluster) fail(ctx context.Context) error {
-	if err := each(ctx, c.failed, func(ctx context.Context, i int) error { return c.patchNode(ctx, i, failPatch("true")) }); err != nil {
+	if err := servers.Each(ctx, clients, c.failed, func(ctx context.Context, i int) error { return c.patchNode(ctx, i, failPatch("true")) }); err != nil {
 		return err
 	}
 	return c.until(ctx, func(ctx context.Context) (bool, string, error) {
@@ -199,7 +199,7 @@ func (c *cluster) podsOn(ctx context.Context, n int, is func(*v1.Pod) bool) (int
 
 // getWell has the failed nodes come back, and waits until they are ready and rid of the pods that were replaced.
 func (c *cluster) getWell(ctx context.Context) error {
-	if err := each(ctx, c.failed, func(ctx context.Context, i int) error { return c.patchNode(ctx, i, failPatch("")) }); err != nil {
+	if err := servers.Each(ctx, clients, c.failed, func(ctx context.Context, i int) error { return c.patchNode(ctx, i, failPatch("")) }); err != nil {
 		return err
 	}
 	return c.until(ctx, func(ctx context.Context) (bool, string, error) {
@@ -214,12 +214,12 @@ func (c *cluster) getWell(ctx context.Context) error {
 // drainNodes drains the last nodes side by side, as kubectl drain does: what a budget holds up is tried again.
 func (c *cluster) drainNodes(ctx context.Context) error {
 	first := c.nodes - c.drain
-	if err := each(ctx, c.drain, func(ctx context.Context, i int) error {
+	if err := servers.Each(ctx, clients, c.drain, func(ctx context.Context, i int) error {
 		return c.patchNode(ctx, first+i, `{"spec":{"unschedulable":true}}`)
 	}); err != nil {
 		return err
 	}
-	if err := each(ctx, c.drain, func(ctx context.Context, i int) error { return c.drainNode(ctx, c.node(first+i)) }); err != nil {
+	if err := servers.Each(ctx, clients, c.drain, func(ctx context.Context, i int) error { return c.drainNode(ctx, c.node(first+i)) }); err != nil {
 		return err
 	}
 	return c.until(ctx, c.complete)
@@ -250,23 +250,4 @@ func (c *cluster) evict(ctx context.Context, p *v1.Pod) error {
 		return nil // the budget allows no more now; or it is gone
 	}
 	return err
-}
-
-// each calls a function for 0 to n-1, from several goroutines. It returns the first error.
-func each(ctx context.Context, n int, f func(context.Context, int) error) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	var next atomic.Int64
-	var working sync.WaitGroup
-	for range clients {
-		working.Go(func() {
-			for i := int(next.Add(1)) - 1; i < n && ctx.Err() == nil; i = int(next.Add(1)) - 1 {
-				if err := f(ctx, i); err != nil {
-					cancel(err)
-				}
-			}
-		})
-	}
-	working.Wait()
-	return context.Cause(ctx)
 }

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -130,7 +129,7 @@ func (b *bench) furnish(ctx context.Context) error {
 			return err
 		}
 	}
-	return each(ctx, b.nodes, func(ctx context.Context, i int) error {
+	return servers.Each(ctx, clients, b.nodes, func(ctx context.Context, i int) error {
 		n := nodeOf(b.testCase, i)
 		made, err := b.client.CoreV1().Nodes().Create(ctx, n, metav1.CreateOptions{})
 		if err != nil {
@@ -144,25 +143,6 @@ func (b *bench) furnish(ctx context.Context) error {
 		_, err = b.client.CoreV1().Nodes().UpdateStatus(ctx, made, metav1.UpdateOptions{})
 		return err
 	})
-}
-
-// each calls a function for 0 to n-1, from several goroutines. It returns the first error.
-func each(ctx context.Context, n int, f func(context.Context, int) error) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	var next atomic.Int64
-	var working sync.WaitGroup
-	for range clients {
-		working.Go(func() {
-			for i := int(next.Add(1)) - 1; i < n && ctx.Err() == nil; i = int(next.Add(1)) - 1 {
-				if err := f(ctx, i); err != nil {
-					cancel(err)
-				}
-			}
-		})
-	}
-	working.Wait()
-	return context.Cause(ctx)
 }
 
 // watch notes when pods get their nodes.
@@ -230,7 +210,7 @@ func (b *bench) place(ctx context.Context, pods batch, prefix string) error {
 }
 
 func (b *bench) create(ctx context.Context, pods batch, prefix string) error {
-	return each(ctx, pods.n, func(ctx context.Context, i int) error {
+	return servers.Each(ctx, clients, pods.n, func(ctx context.Context, i int) error {
 		p := podOf(pods, i, prefix)
 		b.mu.Lock()
 		b.created[p.Namespace+"/"+p.Name] = time.Now()

@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
 
 	"wherry.dev/internal/api/validation"
 	"wherry.dev/internal/apiserver/registry"
@@ -92,13 +93,15 @@ func persistentVolumeClaims() registry.Row[*corev1.PersistentVolumeClaim] {
 	}
 }
 
+const oldClassAnnotation = `deprecated since v1.8; use "storageClassName" attribute instead`
+
 // oldWaysOfVolumes warns of what is deprecated in volumes, and of kinds that no longer work.
 func oldWaysOfVolumes(_ context.Context, v *corev1.PersistentVolume) []string {
 	var out []string
 	warn := func(at *field.Path, text string) { out = append(out, fmt.Sprintf("%s: %s", at, text)) }
 	annotations, spec := field.NewPath("metadata", "annotations"), field.NewPath("spec")
 	if _, ok := v.Annotations[corev1.BetaStorageClassAnnotation]; ok {
-		warn(annotations.Key(corev1.BetaStorageClassAnnotation), `deprecated since v1.8; use "storageClassName" attribute instead`)
+		warn(annotations.Key(corev1.BetaStorageClassAnnotation), oldClassAnnotation)
 	}
 	if _, ok := v.Annotations[corev1.MountOptionAnnotation]; ok {
 		warn(annotations.Key(corev1.MountOptionAnnotation), `deprecated since v1.31; use "mountOptions" attribute instead`)
@@ -140,8 +143,7 @@ func oldWaysOfClaims(_ context.Context, c *corev1.PersistentVolumeClaim) []strin
 	var out []string
 	warn := func(at *field.Path, text string) { out = append(out, fmt.Sprintf("%s: %s", at, text)) }
 	if _, ok := c.Annotations[corev1.BetaStorageClassAnnotation]; ok {
-		warn(field.NewPath("metadata", "annotations").Key(corev1.BetaStorageClassAnnotation),
-			`deprecated since v1.8; use "storageClassName" attribute instead`)
+		warn(field.NewPath("metadata", "annotations").Key(corev1.BetaStorageClassAnnotation), oldClassAnnotation)
 	}
 	at := field.NewPath("spec", "resources")
 	for _, amount := range []struct {
@@ -159,7 +161,7 @@ func oldWaysOfClaims(_ context.Context, c *corev1.PersistentVolumeClaim) []strin
 // settleDataSources gives a claim's data source both of its forms (KEP-1495). Clients that know only dataSource must
 // find it there, and their updates must not take dataSourceRef away.
 func settleDataSources(spec, old *corev1.PersistentVolumeClaimSpec) {
-	if ref := spec.DataSourceRef; ref != nil && ref.Namespace != nil && *ref.Namespace != "" && (old == nil || old.DataSourceRef == nil) {
+	if elsewhere(spec.DataSourceRef) && (old == nil || old.DataSourceRef == nil) {
 		spec.DataSourceRef = nil // alpha, off by default
 	}
 	had := old != nil && (old.DataSource != nil || old.DataSourceRef != nil)
@@ -172,15 +174,22 @@ func settleDataSources(spec, old *corev1.PersistentVolumeClaimSpec) {
 	}
 }
 
+// elsewhere reports whether a source is in a namespace that it names.
+func elsewhere(ref *corev1.TypedObjectReference) bool {
+	return ref != nil && ptr.Deref(ref.Namespace, "") != ""
+}
+
 func claimOrSnapshot(d *corev1.TypedLocalObjectReference) bool {
 	if d == nil {
 		return false
 	}
-	group := ""
-	if d.APIGroup != nil {
-		group = *d.APIGroup
+	switch ptr.Deref(d.APIGroup, "") {
+	case "":
+		return d.Kind == "PersistentVolumeClaim"
+	case "snapshot.storage.k8s.io":
+		return d.Kind == "VolumeSnapshot"
 	}
-	return d.Kind == "PersistentVolumeClaim" && group == "" || d.Kind == "VolumeSnapshot" && group == "snapshot.storage.k8s.io"
+	return false
 }
 
 func bothDataSources(spec *corev1.PersistentVolumeClaimSpec) {
@@ -188,7 +197,7 @@ func bothDataSources(spec *corev1.PersistentVolumeClaimSpec) {
 	switch {
 	case d != nil && ref == nil:
 		spec.DataSourceRef = &corev1.TypedObjectReference{APIGroup: d.APIGroup, Kind: d.Kind, Name: d.Name}
-	case d == nil && ref != nil && (ref.Namespace == nil || *ref.Namespace == ""):
+	case d == nil && ref != nil && !elsewhere(ref):
 		spec.DataSource = &corev1.TypedLocalObjectReference{APIGroup: ref.APIGroup, Kind: ref.Kind, Name: ref.Name}
 	}
 }
