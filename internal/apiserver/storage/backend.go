@@ -88,11 +88,16 @@ func Open(ctx context.Context, cfg Config) (*Backend, error) {
 	}
 	b.client.KV = &aroundKV{KV: b.client.KV, around: around}
 	b.client.Lease = &aroundLease{Lease: b.client.Lease, around: around}
+	var probe interface {
+		Endpoints() []string
+		Status(ctx context.Context, endpoint string) (*clientv3.StatusResponse, error)
+	} = b.client
 	if b.embedded != nil {
-		// The in-process client has no endpoint that etcd3.New could ask.
-		//nolint:contextcheck // the check outlives Open, as long as the client does
-		feature.DefaultFeatureSupportChecker.CheckClient(b.client.Ctx(), embeddedProbe{b.client.Client}, storage.RequestWatchProgress)
+		probe = embeddedProbe{b.client.Client, cfg.Dir}
 	}
+	// etcd3.New cannot ask: the clients that it gets have no endpoints.
+	//nolint:contextcheck // the check outlives Open, as long as the client does
+	feature.DefaultFeatureSupportChecker.CheckClient(b.client.Ctx(), probe, storage.RequestWatchProgress)
 	b.compactor = etcd3.NewCompactor(b.client.Client, cfg.CompactionInterval, clock.RealClock{}, nil)
 	return b, nil
 }
@@ -205,10 +210,14 @@ func checkVersions(ctx context.Context, client *clientv3.Client, servers []strin
 	return nil
 }
 
-// embeddedProbe gives the feature check an endpoint whose version it can ask for.
-type embeddedProbe struct{ *clientv3.Client }
+// embeddedProbe gives the feature check an endpoint whose version it can ask for. The check asks each endpoint once in
+// the life of the process, which can have several embedded etcds one after another.
+type embeddedProbe struct {
+	*clientv3.Client
+	dir string
+}
 
-func (embeddedProbe) Endpoints() []string { return []string{"embedded"} }
+func (p embeddedProbe) Endpoints() []string { return []string{"embedded:" + p.dir} }
 
 // CodecFor returns how objects of a resource are written and read.
 type CodecFor func(schema.GroupResource) (runtime.Codec, runtime.GroupVersioner, error)
@@ -261,7 +270,7 @@ func (b *Backend) openRefusing(
 var uncached = []schema.GroupResource{{Resource: "events"}}
 
 // open returns etcd3 storage under a watch cache, as the
-// library builds it, but over our one client.
+// library builds it, but over our one client, with a stream for its watches.
 func (b *Backend) open(
 	cfg *storagebackend.ConfigForResource, resourcePrefix string,
 	keyFunc func(runtime.Object) (string, error),
@@ -273,7 +282,7 @@ func (b *Backend) open(
 	// DeleteOptions.ignoreStoreReadErrorWithClusterBreakingPotential (KEP-3926).
 	transformer := tellingTransformer{etcd3.WithCorruptObjErrorHandlingTransformer(b.encryption.transformer(cfg.GroupResource))}
 	decoder := etcd3.WithCorruptObjErrorHandlingDecoder(etcd3.NewDefaultDecoder(cfg.Codec, versioner))
-	store, err := etcd3.New(b.client, b.compactor, tellingCodec{sharing(cfg.GroupResource, cfg.Codec)}, newFunc, newListFunc,
+	store, err := etcd3.New(streamed(b.client, cfg.GroupResource), b.compactor, tellingCodec{sharing(cfg.GroupResource, cfg.Codec)}, newFunc, newListFunc,
 		cfg.Prefix, resourcePrefix, cfg.GroupResource, transformer, cfg.LeaseManagerConfig, decoder, versioner)
 	if err != nil {
 		return nil, nil, err

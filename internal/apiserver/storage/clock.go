@@ -19,10 +19,15 @@ type stepTimer struct{ clock.Timer }
 
 func (t stepTimer) Reset(d time.Duration) bool { return t.Timer.Reset(step(time.Now(), d)) }
 
-// step shortens a wait so that it ends at a full second.
+// progressPeriod is how often a cache asks etcd how far its watch is while a consistent read waits for that. The library
+// asks every 100 ms, which nearly every read after the first one would wait.
+const progressPeriod = 5 * time.Millisecond
+
+// step shortens a wait so that it ends at a full second, and one of less than a second, which is that between two
+// questions for progress, to progressPeriod.
 func step(now time.Time, d time.Duration) time.Duration {
 	if d < time.Second {
-		return d
+		return min(d, progressPeriod)
 	}
 	return now.Add(d).Truncate(time.Second).Sub(now)
 }

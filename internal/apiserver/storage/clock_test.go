@@ -14,7 +14,7 @@ func TestTimersInStep(t *testing.T) {
 		{900 * time.Millisecond, 1050 * time.Millisecond, 100 * time.Millisecond},
 		{900 * time.Millisecond, 1250 * time.Millisecond, 1100 * time.Millisecond},
 		{999 * time.Millisecond, time.Minute, time.Minute - 999*time.Millisecond},
-		{300 * time.Millisecond, 999 * time.Millisecond, 999 * time.Millisecond},
+		{300 * time.Millisecond, 100 * time.Millisecond, progressPeriod},
 		{300 * time.Millisecond, 0, 0},
 	} {
 		if got := step(at.Add(tt.after), tt.wait); got != tt.want {
