@@ -66,8 +66,8 @@ history: build ## two API servers on three members of etcd, killed KILLS (100) t
 deps-race: ## install a C compiler from Debian, for the race detector
 	@packaging/deps.sh race
 
-race: deps-race ## a million requests to the API server under the race detector: make race [REQUESTS=1000000]
-	CGO_ENABLED=1 REQUESTS=$(or $(REQUESTS),1000000) $(GO) test -race ./internal/apiserver -run '^TestNobodyChangesWhatIsShared$$' -count=1 -v -timeout 5h
+race: deps-race ## a million requests to the API server under the race detector: make race [REQUESTS=1000000] [SEED=3]
+	CGO_ENABLED=1 REQUESTS=$(or $(REQUESTS),1000000) SEED=$(SEED) $(GO) test -race ./internal/apiserver -run '^TestNobodyChangesWhatIsShared$$' -count=1 -v -timeout 5h
 
 lint: $(TOOLS)/golangci-lint-$(LINT) ## golangci-lint
 	$< run ./...

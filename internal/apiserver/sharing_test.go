@@ -35,8 +35,8 @@ import (
 	featuregatetesting "k8s.io/component-base/featuregate/testing"
 )
 
-// TestNobodyChangesWhatIsShared sends valid requests of all sorts to all kinds at once, REQUESTS of them. Objects
-// are decoded once and shared by the watch cache, the watches, admission and the answers, in the version in
+// TestNobodyChangesWhatIsShared sends valid requests of all sorts to all kinds at once, REQUESTS of them, made from SEED.
+// Objects are decoded once and shared by the watch cache, the watches, admission and the answers, in the version in
 // which they are stored: the race detector would see anybody who writes into one (make race runs this with a
 // million). So would the comparisons at the end: what the cache holds is what a new server reads from etcd, and
 // informers of this process have seen the same versions.
@@ -45,6 +45,10 @@ func TestNobodyChangesWhatIsShared(t *testing.T) {
 	requests := int64(3000)
 	if n, err := strconv.ParseInt(os.Getenv("REQUESTS"), 10, 64); err == nil {
 		requests = n
+	}
+	seed := uint64(3)
+	if n, err := strconv.ParseUint(os.Getenv("SEED"), 10, 64); err == nil {
+		seed = n
 	}
 	dir := t.TempDir()
 	s, stop := run(t, dir)
@@ -62,7 +66,7 @@ func TestNobodyChangesWhatIsShared(t *testing.T) {
 	clients := make([]*mixer, 16)
 	var running sync.WaitGroup
 	for i := range clients {
-		m := &mixer{fuzzer: f, r: rand.New(rand.NewPCG(uint64(i), 3)), answers: map[int]int{}}
+		m := &mixer{fuzzer: f, r: rand.New(rand.NewPCG(uint64(i), seed)), answers: map[int]int{}}
 		clients[i] = m
 		running.Go(func() {
 			for left.Add(-1) >= 0 && !t.Failed() {
