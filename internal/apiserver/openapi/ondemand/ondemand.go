@@ -58,10 +58,12 @@ type Config struct {
 type Server struct {
 	Config
 
-	building sync.Mutex // held while a document is built: the library writes to the configurations then
+	// building is held while a document is built, because the library writes to the configurations then, and while
+	// it is encoded, because their maps are in it: a map that is read and written at once ends the process.
+	building sync.Mutex
 
 	mu   sync.Mutex
-	docs map[string]*doc // by what document calls it
+	docs map[string]*doc // by path
 }
 
 // doc is one document.
@@ -81,18 +83,18 @@ func Install(cfg Config, on *mux.PathRecorderMux) *Server {
 	return s
 }
 
-// document returns the handler of a document, which it builds if there is none with that hash.
-func (s *Server) document(name, hash string, build func() http.Handler) http.Handler {
+// document returns the handler of what is at a path, which it builds if there is none with that hash.
+func (s *Server) document(path, hash string, build func() http.Handler) http.Handler {
 	s.mu.Lock()
-	d := s.docs[name]
+	d := s.docs[path]
 	if d != nil && d.hash != hash {
 		d.drop.Stop()
 		d = nil
 	}
 	if d == nil {
 		d = &doc{hash: hash}
-		s.docs[name] = d
-		d.drop = time.AfterFunc(keep, func() { s.forget(name, d) })
+		s.docs[path] = d
+		d.drop = time.AfterFunc(keep, func() { s.forget(path, d) })
 	} else {
 		d.drop.Reset(keep)
 	}
@@ -101,15 +103,38 @@ func (s *Server) document(name, hash string, build func() http.Handler) http.Han
 		s.building.Lock()
 		defer s.building.Unlock()
 		d.handler = build()
+		encode(d.handler, path)
 	})
 	return d.handler
 }
 
-func (s *Server) forget(name string, d *doc) {
+// encode makes a document's handler encode it, which it does once, at its first request. The document has parts of the
+// configurations in it.
+func encode(h http.Handler, path string) {
+	r, err := http.NewRequest(http.MethodGet, path, http.NoBody)
+	if err != nil {
+		return // a path that no client could have asked for
+	}
+	h.ServeHTTP(nobody{http.Header{}}, r)
+}
+
+// nobody is a client that does not listen.
+type nobody struct{ header http.Header }
+
+// Header implements http.ResponseWriter.
+func (n nobody) Header() http.Header { return n.header }
+
+// Write implements http.ResponseWriter.
+func (nobody) Write(data []byte) (int, error) { return len(data), nil }
+
+// WriteHeader implements http.ResponseWriter.
+func (nobody) WriteHeader(int) {}
+
+func (s *Server) forget(path string, d *doc) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.docs[name] == d {
-		delete(s.docs, name)
+	if s.docs[path] == d {
+		delete(s.docs, path)
 	}
 }
 
@@ -199,7 +224,7 @@ func (s *Server) serveV3(w http.ResponseWriter, r *http.Request) {
 		g.pass(w, r)
 		return
 	}
-	s.document(name, g.hash, func() http.Handler {
+	s.document(r.URL.Path, g.hash, func() http.Handler {
 		own := mux.NewPathRecorderMux("openapi-v3")
 		if g.service != nil {
 			alone := restful.NewContainer()

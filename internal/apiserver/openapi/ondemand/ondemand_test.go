@@ -126,7 +126,7 @@ func TestWhatNobodyAsksForIsDropped(t *testing.T) {
 			defer s.mu.Unlock()
 			return slices.Collect(maps.Keys(s.docs))
 		}
-		if got := left(); !slices.Equal(got, []string{"api/v1"}) {
+		if got := left(); !slices.Equal(got, []string{"/openapi/v3/api/v1"}) {
 			t.Errorf("left: %v", got)
 		}
 		time.Sleep(keep)
@@ -134,4 +134,32 @@ func TestWhatNobodyAsksForIsDropped(t *testing.T) {
 			t.Errorf("left: %v", got)
 		}
 	})
+}
+
+// encodes is a part of a document that says when it is encoded.
+type encodes func()
+
+// MarshalJSON implements json.Marshaler.
+func (e encodes) MarshalJSON() ([]byte, error) {
+	e()
+	return []byte("true"), nil
+}
+
+// A document was encoded after it was built, at its first request, while another one was built from the same
+// configuration: two clients who asked for two group versions at once could end the process.
+func TestDocumentIsEncodedBeforeAnotherIsBuilt(t *testing.T) {
+	s, h := install("b")
+	encoded := 0
+	s.V3.Info.Extensions = spec.Extensions{"x-test": encodes(func() {
+		encoded++
+		if s.building.TryLock() {
+			s.building.Unlock()
+			t.Error("another document may be built meanwhile")
+		}
+	})}
+	for i, path := range []string{"/openapi/v3/api/v1", "/openapi/v3/apis/apps/v1", "/openapi/v2"} {
+		if got := get(h, path); got.Code != http.StatusOK || encoded != i+1 {
+			t.Errorf("%s: %d, the documents were encoded %d times", path, got.Code, encoded)
+		}
+	}
 }
