@@ -20,6 +20,7 @@ import (
 
 	"wherry.dev/internal/clockset"
 	"wherry.dev/internal/controller"
+	"wherry.dev/internal/controller/attachdetach"
 	"wherry.dev/internal/controller/certificates"
 	"wherry.dev/internal/controller/clusterdns"
 	"wherry.dev/internal/controller/clusterroleaggregation"
@@ -111,6 +112,7 @@ var table = []row{
 	// Storage
 	{"ephemeral-volume-controller", "ephemeral-volume-controller", plain(ephemeralvolume.New)},
 	{"persistentvolume-binder-controller", "persistent-volume-binder", plain(persistentvolume.New)},
+	{"persistentvolume-attach-detach-controller", "attachdetach-controller", buildAttachDetach},
 	{"persistentvolumeclaim-protection-controller", "pvc-protection-controller", plain(protection.NewForClaims)},
 	{"persistentvolume-protection-controller", "pv-protection-controller", plain(protection.NewForVolumes)},
 	{"volumeattributesclass-protection-controller", "volumeattributesclass-protection-controller", plain(protection.NewForAttributesClasses)},
@@ -182,6 +184,10 @@ func buildAutoscaler(p *parts) (controller.Controller, error) {
 
 func buildNodeLifecycle(p *parts) (controller.Controller, error) {
 	return nodelifecycle.New(p.client, p.informers, p.options().Nodes)
+}
+
+func buildAttachDetach(p *parts) (controller.Controller, error) {
+	return attachdetach.New(p.client, p.informers, p.options().Volumes)
 }
 
 func buildPodGC(p *parts) (controller.Controller, error) {
