@@ -270,6 +270,56 @@ func TestAnAttachmentWhoseVolumeIsGone(t *testing.T) {
 	})
 }
 
+// TestAVolumeThatGoesBeforeItIsAttached leaves nothing, even if the controller did not make the attachment itself.
+func TestAVolumeThatGoesBeforeItIsAttached(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, newVolume("pv"), newClaim(), newNode("a"), newPod("p", "a"), newAttachment("a"))
+		if err := w.CoreV1().PersistentVolumes().Delete(t.Context(), "pv", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		w.settle()
+		if w.attachment("a") != nil {
+			t.Error("left behind")
+		}
+	})
+}
+
+// TestANodeThatComesBackEmpty loses what nobody needs there at once.
+func TestANodeThatComesBackEmpty(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, newVolume("pv"), newClaim(), newAttachment("a", isAttached))
+		if w.attachment("a") == nil {
+			t.Fatal("detached, and nobody knows what the node uses")
+		}
+		w.add(newNode("a"))
+		if w.attachment("a") != nil {
+			t.Error("still attached")
+		}
+	})
+}
+
+// TestAKubeletThatWasFaster says that a volume is in use when the informer does not know yet.
+func TestAKubeletThatWasFaster(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, newVolume("pv"), newClaim(), newNode("a", reporting), newPod("p", "a"), newAttachment("a", isAttached))
+		stale := true
+		w.PrependReactor("get", "nodes", func(ktesting.Action) (bool, runtime.Object, error) {
+			return stale, newNode("a", using), nil
+		})
+		w.deletePod("p")
+		if w.attachment("a") == nil {
+			t.Error("detached while it is in use")
+		}
+		stale = false
+		w.changeNode("a", func(n *v1.Node) { n.Status.VolumesInUse = []v1.UniqueVolumeName{"kubernetes.io/csi/other^1"} })
+		w.changeNode("a", using)
+		w.changeNode("a", func(n *v1.Node) { n.Status.VolumesInUse = nil })
+		if w.attachment("a") != nil {
+			t.Error("still attached")
+		}
+	})
+}
+
 // TestANodeThatDies keeps its volume for six minutes, and loses it then.
 func TestANodeThatDies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
