@@ -32,6 +32,7 @@ import (
 	"wherry.dev/internal/controller/endpointslice"
 	"wherry.dev/internal/controller/endpointslicemirroring"
 	"wherry.dev/internal/controller/ephemeralvolume"
+	"wherry.dev/internal/controller/expand"
 	"wherry.dev/internal/controller/garbagecollector"
 	"wherry.dev/internal/controller/horizontalpodautoscaler"
 	"wherry.dev/internal/controller/job"
@@ -113,6 +114,7 @@ var table = []row{
 	{"ephemeral-volume-controller", "ephemeral-volume-controller", plain(ephemeralvolume.New)},
 	{"persistentvolume-binder-controller", "persistent-volume-binder", plain(persistentvolume.New)},
 	{"persistentvolume-attach-detach-controller", "attachdetach-controller", buildAttachDetach},
+	{"persistentvolume-expander-controller", "expand-controller", plain(expand.New)},
 	{"persistentvolumeclaim-protection-controller", "pvc-protection-controller", plain(protection.NewForClaims)},
 	{"persistentvolume-protection-controller", "pv-protection-controller", plain(protection.NewForVolumes)},
 	{"volumeattributesclass-protection-controller", "volumeattributesclass-protection-controller", plain(protection.NewForAttributesClasses)},
