@@ -1,13 +1,11 @@
 package attachdetach
 
 import (
-	"slices"
-
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
@@ -132,8 +130,8 @@ func (c *Controller) driverChanged(old, obj any) {
 func (c *Controller) nodeChanged(old, obj any) {
 	was, _ := old.(*v1.Node)
 	is, _ := obj.(*v1.Node)
-	came := is != nil && (was == nil || managed(was) != managed(is))
-	if !came && is != nil && was != nil && sameToVolumes(was, is) {
+	if was != nil && is != nil && sameToAll(was, is) {
+		c.listsChanged(was, is)
 		return
 	}
 	for _, n := range []*v1.Node{was, is} {
@@ -143,7 +141,7 @@ func (c *Controller) nodeChanged(old, obj any) {
 	}
 	node := ptr.Deref(is, ptr.Deref(was, v1.Node{})).Name
 	c.wakeAttachments(byNode, node)
-	if !came {
+	if is == nil || was != nil && managed(was) == managed(is) {
 		return
 	}
 	pods, err := controller.LookUp[*v1.Pod](c.podIndex, byNode, node)
@@ -156,12 +154,52 @@ func (c *Controller) nodeChanged(old, obj any) {
 	}
 }
 
+// listsChanged wakes the volumes that are new in a node's lists, or not in them any more, and no others: each volume of
+// a node changes them several times. An attachment without a volume may have been kept by them.
+func (c *Controller) listsChanged(was, is *v1.Node) {
+	changed := sets.New(listed(was)...).SymmetricDifference(sets.New(listed(is)...))
+	if len(changed) == 0 {
+		return
+	}
+	for in := range changed {
+		if _, _, ok := attachments.SplitVolumeName(in.name); ok {
+			c.loop.Add(string(in.name))
+		}
+	}
+	all, err := controller.LookUp[*storagev1.VolumeAttachment](c.attachmentIndex, byNode, is.Name)
+	if err != nil {
+		klog.Background().Error(err, "Cannot look up attachments", "node", is.Name) // a programming error
+		return
+	}
+	for _, a := range all {
+		if c.keyOf(a) == a.Name {
+			c.loop.Add(a.Name)
+		}
+	}
+}
+
+// entry is a volume in one of a node's lists.
+type entry struct {
+	name  v1.UniqueVolumeName
+	inUse bool
+}
+
+func listed(n *v1.Node) []entry {
+	var out []entry
+	for _, a := range n.Status.VolumesAttached {
+		out = append(out, entry{a.Name, false})
+	}
+	for _, name := range n.Status.VolumesInUse {
+		out = append(out, entry{name, true})
+	}
+	return out
+}
+
 func managed(n *v1.Node) bool {
 	return metav1.HasAnnotation(n.ObjectMeta, attachments.ManagedAnnotation)
 }
 
-// sameToVolumes reports whether nothing has changed about a node that decides about volumes.
-func sameToVolumes(a, b *v1.Node) bool {
-	return a.UID == b.UID && ready(a) == ready(b) && lostForGood(a) == lostForGood(b) &&
-		slices.Equal(a.Status.VolumesInUse, b.Status.VolumesInUse) && equality.Semantic.DeepEqual(a.Status.VolumesAttached, b.Status.VolumesAttached)
+// sameToAll reports whether nothing has changed about a node that matters to all its volumes.
+func sameToAll(a, b *v1.Node) bool {
+	return a.UID == b.UID && managed(a) == managed(b) && ready(a) == ready(b) && lostForGood(a) == lostForGood(b)
 }
