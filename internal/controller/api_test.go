@@ -332,7 +332,7 @@ func (a *hostileAPI) delete(resource, key string, opts metav1.DeleteOptions) err
 		return nil
 	}
 	a.tell(resource, obj, nil)
-	if resource != "pods" && !(resource == "volumeattachments" && len(obj.GetFinalizers()) > 0) {
+	if resource != "pods" && (resource != "volumeattachments" || len(obj.GetFinalizers()) == 0) {
 		a.put(resource, watch.Deleted, obj)
 		return nil
 	}

@@ -78,9 +78,9 @@ func failingToLeave(a *storagev1.VolumeAttachment) {
 	a.Status.DetachError = &storagev1.VolumeError{Message: "stuck", Time: metav1.NewTime(began)}
 }
 
-// newVolume is bound to the claim c.
-func newVolume(pv string, change ...func(*v1.PersistentVolume)) *v1.PersistentVolume {
-	v := &v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: pv, UID: types.UID(pv)}, Spec: v1.PersistentVolumeSpec{
+// newVolume is called pv, and bound to the claim c.
+func newVolume(change ...func(*v1.PersistentVolume)) *v1.PersistentVolume {
+	v := &v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv", UID: "pv"}, Spec: v1.PersistentVolumeSpec{
 		AccessModes:            []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce},
 		ClaimRef:               &v1.ObjectReference{Namespace: "ns", Name: "c", UID: "c"},
 		PersistentVolumeSource: v1.PersistentVolumeSource{CSI: &v1.CSIPersistentVolumeSource{Driver: driver, VolumeHandle: handle}},

@@ -20,7 +20,7 @@ func there(node string, of ...any) place {
 		case *v1.Node:
 			p.state = o
 		case *v1.Pod:
-			p.pods, p.volume = append(p.pods, o), newVolume("pv")
+			p.pods, p.volume = append(p.pods, o), newVolume()
 		case *storagev1.VolumeAttachment:
 			p.attachment = o
 		case time.Duration:
@@ -198,10 +198,10 @@ func TestWhatIsSafe(t *testing.T) {
 
 func TestNamesOfVolumes(t *testing.T) {
 	disk := func(source v1.PersistentVolumeSource) *v1.PersistentVolume {
-		return newVolume("pv", func(pv *v1.PersistentVolume) { pv.Spec.PersistentVolumeSource = source })
+		return newVolume(func(pv *v1.PersistentVolume) { pv.Spec.PersistentVolumeSource = source })
 	}
 	for want, pv := range map[string]*v1.PersistentVolume{
-		"kubernetes.io/csi/csi.example.com^h":     newVolume("pv"),
+		"kubernetes.io/csi/csi.example.com^h":     newVolume(),
 		"kubernetes.io/csi/ebs.csi.aws.com^vol-1": disk(v1.PersistentVolumeSource{AWSElasticBlockStore: &v1.AWSElasticBlockStoreVolumeSource{VolumeID: "vol-1"}}),
 		"": disk(v1.PersistentVolumeSource{NFS: &v1.NFSVolumeSource{Server: "s", Path: "/"}}),
 	} {

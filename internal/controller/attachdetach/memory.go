@@ -1,6 +1,7 @@
 package attachdetach
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -33,12 +34,7 @@ func (m *memory) at(node string) *trace {
 
 // news reports whether the pod was not told of the topic before.
 func (m *memory) news(pod types.UID, topic string) bool {
-	for _, t := range m.said[pod] {
-		if t == topic {
-			return false
-		}
-	}
-	return true
+	return !slices.Contains(m.said[pod], topic)
 }
 
 // memories has the memory of each volume. Its methods may be called concurrently.

@@ -96,9 +96,10 @@ func (w *world) node(name string) *v1.Node {
 	return n
 }
 
-func (w *world) changeNode(name string, f func(*v1.Node)) {
+// changeNode changes node a.
+func (w *world) changeNode(f func(*v1.Node)) {
 	w.t.Helper()
-	n := w.node(name)
+	n := w.node("a")
 	f(n)
 	if _, err := w.CoreV1().Nodes().Update(w.t.Context(), n, metav1.UpdateOptions{}); err != nil {
 		w.t.Fatal(err)
@@ -141,7 +142,7 @@ func (w *world) told(pod string) string {
 // TestTheWayOfAVolume from one node to another: what each pod is told, what each node is told, and in which order.
 func TestTheWayOfAVolume(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := start(t, newVolume("pv"), newClaim(), newNode("a"), newNode("b"), newPod("p", "a"))
+		w := start(t, newVolume(), newClaim(), newNode("a"), newNode("b"), newPod("p", "a"))
 		if a := w.attachment("a"); a == nil || a.Spec.Attacher != driver || a.Spec.NodeName != "a" || *a.Spec.Source.PersistentVolumeName != "pv" {
 			t.Fatalf("attachment: %+v", a)
 		}
@@ -153,16 +154,16 @@ func TestTheWayOfAVolume(t *testing.T) {
 		if n := w.node("a"); !reports(n, name) {
 			t.Errorf("not reported: %v", n.Status.VolumesAttached)
 		}
-		w.changeNode("a", using)
+		w.changeNode(using)
 		w.add(newPod("q", "b", later))
 		for range 3 { // which do not matter
-			w.changeNode("a", func(n *v1.Node) { n.Status.Conditions[0].LastHeartbeatTime = metav1.Now() })
+			w.changeNode(func(n *v1.Node) { n.Status.Conditions[0].LastHeartbeatTime = metav1.Now() })
 		}
 		w.deletePod("p")
 		if n := w.node("a"); !reports(n, name) || w.attachment("b") != nil {
 			t.Errorf("detached while it is in use")
 		}
-		w.changeNode("a", func(n *v1.Node) { n.Status.VolumesInUse = nil })
+		w.changeNode(func(n *v1.Node) { n.Status.VolumesInUse = nil })
 		if n := w.node("a"); reports(n, name) || w.attachment("a") != nil || w.attachment("b") == nil {
 			t.Errorf("a: %v %v, b: %v", n.Status.VolumesAttached, w.attachment("a"), w.attachment("b"))
 		}
@@ -179,9 +180,9 @@ func TestTheWayOfAVolume(t *testing.T) {
 // TestASilentAttacher is complained about every two minutes, and not with every change of the pod.
 func TestASilentAttacher(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := start(t, newVolume("pv"), newClaim(), newNode("a"), newPod("p", "a"), newAttachment("a", func(a *storagev1.VolumeAttachment) { a.CreationTimestamp = metav1.Now() }))
+		w := start(t, newVolume(), newClaim(), newNode("a"), newPod("p", "a"), newAttachment("a", func(a *storagev1.VolumeAttachment) { a.CreationTimestamp = metav1.Now() }))
 		time.Sleep(7 * time.Minute)
-		w.changeNode("a", using)
+		w.changeNode(using)
 		if got := w.told("p"); got != "FailedAttachVolume FailedAttachVolume FailedAttachVolume" {
 			t.Errorf("told %q", got)
 		}
@@ -192,7 +193,7 @@ func TestASilentAttacher(t *testing.T) {
 func TestARefusedAttachment(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		refuse := true
-		w := start(t, newVolume("pv"), newClaim(), newNode("a"))
+		w := start(t, newVolume(), newClaim(), newNode("a"))
 		w.PrependReactor("create", "volumeattachments", func(ktesting.Action) (bool, runtime.Object, error) {
 			return refuse, nil, apierrors.NewForbidden(storagev1.Resource("volumeattachments"), "x", errors.New("the webhook says so"))
 		})
@@ -213,7 +214,7 @@ func TestWhatAPodWaitsForWakesIt(t *testing.T) {
 	for _, order := range [][]int{{0, 1, 2, 3}, {3, 2, 1, 0}, {1, 3, 0, 2}, {2, 0, 3, 1}} {
 		synctest.Test(t, func(t *testing.T) {
 			w := start(t)
-			objs := []runtime.Object{newVolume("pv"), newClaim(), newNode("a"), newPod("p", "a")}
+			objs := []runtime.Object{newVolume(), newClaim(), newNode("a"), newPod("p", "a")}
 			for _, i := range order {
 				w.add(objs[i])
 			}
@@ -227,14 +228,14 @@ func TestWhatAPodWaitsForWakesIt(t *testing.T) {
 // TestADriverThatDoesNotAttach has nothing attached, from when it says so, but for what is in use.
 func TestADriverThatDoesNotAttach(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := start(t, newVolume("pv"), newClaim(), newNode("a"), newPod("p", "a"))
+		w := start(t, newVolume(), newClaim(), newNode("a"), newPod("p", "a"))
 		w.answers("a", isAttached)
-		w.changeNode("a", using)
+		w.changeNode(using)
 		w.add(&storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: driver}, Spec: storagev1.CSIDriverSpec{AttachRequired: new(false)}})
 		if w.attachment("a") == nil {
 			t.Error("detached while it is in use")
 		}
-		w.changeNode("a", func(n *v1.Node) { n.Status.VolumesInUse = nil })
+		w.changeNode(func(n *v1.Node) { n.Status.VolumesInUse = nil })
 		if w.attachment("a") != nil {
 			t.Error("still attached")
 		}
@@ -252,7 +253,7 @@ func TestADriverThatDoesNotAttach(t *testing.T) {
 func TestAnAttachmentWhoseVolumeIsGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		stranger := newAttachment("a", isAttached, func(a *storagev1.VolumeAttachment) { a.Name = "theirs" })
-		w := start(t, newVolume("pv"), newClaim(), newNode("a", using), newPod("p", "a"), newAttachment("a", isAttached), stranger)
+		w := start(t, newVolume(), newClaim(), newNode("a", using), newPod("p", "a"), newAttachment("a", isAttached), stranger)
 		if err := w.CoreV1().PersistentVolumes().Delete(t.Context(), "pv", metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
@@ -260,7 +261,7 @@ func TestAnAttachmentWhoseVolumeIsGone(t *testing.T) {
 		if w.attachment("a") == nil {
 			t.Error("deleted while it is in use")
 		}
-		w.changeNode("a", func(n *v1.Node) { n.Status.VolumesInUse, n.Status.VolumesAttached = nil, nil })
+		w.changeNode(func(n *v1.Node) { n.Status.VolumesInUse, n.Status.VolumesAttached = nil, nil })
 		if w.attachment("a") != nil {
 			t.Error("left behind")
 		}
@@ -273,7 +274,7 @@ func TestAnAttachmentWhoseVolumeIsGone(t *testing.T) {
 // TestAVolumeThatGoesBeforeItIsAttached leaves nothing, even if the controller did not make the attachment itself.
 func TestAVolumeThatGoesBeforeItIsAttached(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := start(t, newVolume("pv"), newClaim(), newNode("a"), newPod("p", "a"), newAttachment("a"))
+		w := start(t, newVolume(), newClaim(), newNode("a"), newPod("p", "a"), newAttachment("a"))
 		if err := w.CoreV1().PersistentVolumes().Delete(t.Context(), "pv", metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
@@ -287,7 +288,7 @@ func TestAVolumeThatGoesBeforeItIsAttached(t *testing.T) {
 // TestANodeThatComesBackEmpty loses what nobody needs there at once.
 func TestANodeThatComesBackEmpty(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := start(t, newVolume("pv"), newClaim(), newAttachment("a", isAttached))
+		w := start(t, newVolume(), newClaim(), newAttachment("a", isAttached))
 		if w.attachment("a") == nil {
 			t.Fatal("detached, and nobody knows what the node uses")
 		}
@@ -301,7 +302,7 @@ func TestANodeThatComesBackEmpty(t *testing.T) {
 // TestAKubeletThatWasFaster says that a volume is in use when the informer does not know yet.
 func TestAKubeletThatWasFaster(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := start(t, newVolume("pv"), newClaim(), newNode("a", reporting), newPod("p", "a"), newAttachment("a", isAttached))
+		w := start(t, newVolume(), newClaim(), newNode("a", reporting), newPod("p", "a"), newAttachment("a", isAttached))
 		stale := true
 		w.PrependReactor("get", "nodes", func(ktesting.Action) (bool, runtime.Object, error) {
 			return stale, newNode("a", using), nil
@@ -311,9 +312,9 @@ func TestAKubeletThatWasFaster(t *testing.T) {
 			t.Error("detached while it is in use")
 		}
 		stale = false
-		w.changeNode("a", func(n *v1.Node) { n.Status.VolumesInUse = []v1.UniqueVolumeName{"kubernetes.io/csi/other^1"} })
-		w.changeNode("a", using)
-		w.changeNode("a", func(n *v1.Node) { n.Status.VolumesInUse = nil })
+		w.changeNode(func(n *v1.Node) { n.Status.VolumesInUse = []v1.UniqueVolumeName{"kubernetes.io/csi/other^1"} })
+		w.changeNode(using)
+		w.changeNode(func(n *v1.Node) { n.Status.VolumesInUse = nil })
 		if w.attachment("a") != nil {
 			t.Error("still attached")
 		}
@@ -323,8 +324,8 @@ func TestAKubeletThatWasFaster(t *testing.T) {
 // TestANodeThatDies keeps its volume for six minutes, and loses it then.
 func TestANodeThatDies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := start(t, newVolume("pv"), newClaim(), newNode("a", reporting, using), newNode("b"), newPod("p", "a"), newAttachment("a", isAttached))
-		w.changeNode("a", silent)
+		w := start(t, newVolume(), newClaim(), newNode("a", reporting, using), newNode("b"), newPod("p", "a"), newAttachment("a", isAttached))
+		w.changeNode(silent)
 		w.deletePod("p")
 		w.add(newPod("q", "b"))
 		time.Sleep(5 * time.Minute)
@@ -342,7 +343,7 @@ func TestANodeThatDies(t *testing.T) {
 // TestAThousandPodsOfOneVolume cost one attachment and one write of the node's status.
 func TestAThousandPodsOfOneVolume(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		objs := []runtime.Object{newVolume("pv"), newClaim(), newNode("a")}
+		objs := []runtime.Object{newVolume(), newClaim(), newNode("a")}
 		for i := range 1000 {
 			objs = append(objs, newPod("p"+string(rune('0'+i/100))+string(rune('0'+i/10%10))+string(rune('0'+i%10)), "a"))
 		}
@@ -362,10 +363,10 @@ func TestAThousandPodsOfOneVolume(t *testing.T) {
 
 func TestMetrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := start(t, newVolume("pv"), newClaim(), newNode("a"), newPod("p", "a"), newPod("q", "a"))
+		w := start(t, newVolume(), newClaim(), newNode("a"), newPod("p", "a"), newPod("q", "a"))
 		w.answers("a", isAttached)
 		forced.Reset()
-		w.changeNode("a", func(n *v1.Node) { using(n); silent(n); lost(n) })
+		w.changeNode(func(n *v1.Node) { using(n); silent(n); lost(n) })
 		check := func(wants ...string) {
 			t.Helper()
 			r := httptest.NewRecorder()
