@@ -10,9 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/component-helpers/storage/volume"
-
-	"wherry.dev/internal/api/classes"
 )
 
 // Growth is a number: a directory has no size, and there is no file system to grow. The volume gets it first, then the
@@ -20,7 +17,8 @@ import (
 
 // grows reports whether a claim asks for more than it has.
 func grows(claim *v1.PersistentVolumeClaim) bool {
-	return claim.Status.Phase == v1.ClaimBound && claim.Spec.Resources.Requests.Storage().Cmp(*claim.Status.Capacity.Storage()) > 0
+	wants, has := claim.Spec.Resources.Requests.Storage(), claim.Status.Capacity.Storage()
+	return claim.Status.Phase == v1.ClaimBound && wants.Cmp(*has) > 0
 }
 
 // wakeGrowth wakes a claim that asks for more.
@@ -32,7 +30,7 @@ func (p *Provisioner) wakeGrowth(old, obj any) {
 
 // wakeOwner wakes the claim of a volume, which may have asked for more when the volume was not known yet.
 func (p *Provisioner) wakeOwner(_, obj any) {
-	if pv, ok := obj.(*v1.PersistentVolume); ok && pv.Spec.ClaimRef != nil && pv.Annotations[volume.AnnDynamicallyProvisioned] == classes.LocalProvisioner {
+	if pv, ok := obj.(*v1.PersistentVolume); ok && pv.Spec.ClaimRef != nil && ours(pv) {
 		p.growth.Add(pv.Spec.ClaimRef.Namespace + "/" + pv.Spec.ClaimRef.Name)
 	}
 }
@@ -57,7 +55,7 @@ func (p *Provisioner) syncGrowth(ctx context.Context, key string) error {
 	if err != nil {
 		return err
 	}
-	if here, err := p.here(pv); err != nil || !here || pv.Annotations[volume.AnnDynamicallyProvisioned] != classes.LocalProvisioner {
+	if here, err := p.here(pv); err != nil || !here || !ours(pv) {
 		return err
 	}
 	// What was written for an earlier wish may not have arrived in the informers.
@@ -92,7 +90,8 @@ func (p *Provisioner) growVolume(ctx context.Context, claim *v1.PersistentVolume
 		return false, err
 	}
 	if more := want.Value() - has.Value(); more > free {
-		p.events.Eventf(claim, v1.EventTypeWarning, "VolumeResizeFailed", "resize volume %q from %s to %s failed: node %s has room for %s more",
+		p.events.Eventf(claim, v1.EventTypeWarning, "VolumeResizeFailed",
+			"resize volume %q from %s to %s failed: node %s has room for %s more",
 			pv.Name, has.String(), want.String(), p.Node, resource.NewQuantity(free, resource.BinarySI))
 		p.growth.AddAfter(cache.MetaObjectToName(claim).String(), patience)
 		return false, nil

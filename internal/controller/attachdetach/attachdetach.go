@@ -8,9 +8,9 @@
 //	   ▲                                                  │
 //	   └── (the attacher) ◀── VolumeAttachment deleted ◀── not in volumesAttached, nor in volumesInUse
 //
-// That is an agreement of two that cannot both go ahead. The kubelet writes a volume into volumesInUse, and mounts it if
-// it then finds it in volumesAttached. This controller removes it there, and has it detached if it then does not find
-// it in volumesInUse. A volume in use is detached only from a node that is out of service, or that has not been ready
+// That is an agreement of two that cannot both go ahead. The kubelet writes a volume into volumesInUse, and mounts it
+// if it then finds it in volumesAttached. This controller removes it there, and has it detached if it then does not
+// find it in volumesInUse. A volume in use is detached only from a node that is out of service, or that has not been ready
 // for as long as nobody needed the volume there, and that for six minutes.
 //
 // A volume that one node may have at a time gets a VolumeAttachment for a second one only when that for the first is
@@ -84,14 +84,17 @@ func New(client clientset.Interface, f informers.SharedInformerFactory, o Option
 		pods.AddIndexers(cache.Indexers{byNode: controller.IndexBy(nodeOfUser)}),
 		volumes.Informer().AddIndexers(cache.Indexers{byName: controller.IndexBy(namesOf)}),
 		nodes.Informer().AddIndexers(cache.Indexers{byName: controller.IndexBy(mentioned)}),
-		attachments.Informer().AddIndexers(cache.Indexers{byNode: controller.IndexBy(nodeOf), byVolume: controller.IndexBy(volumeOf)}),
+		attachments.Informer().AddIndexers(cache.Indexers{
+			byNode: controller.IndexBy(nodeOf), byVolume: controller.IndexBy(volumeOf),
+		}),
 	)
 	if err != nil {
 		return nil, err
 	}
 	c := &Controller{
 		client: client, options: o, claims: claims.Lister(), nodes: nodes.Lister(), drivers: drivers.Lister(),
-		attachments: attachments.Lister(), volumes: volumes.Lister(), podIndex: pods.GetIndexer(), volumeIndex: volumes.Informer().GetIndexer(),
+		attachments: attachments.Lister(), volumes: volumes.Lister(),
+		podIndex: pods.GetIndexer(), volumeIndex: volumes.Informer().GetIndexer(),
 		nodeIndex: nodes.Informer().GetIndexer(), attachmentIndex: attachments.Informer().GetIndexer(),
 		memories: newMemories(), statuses: keymutex.NewHashed(statusLocks),
 	}

@@ -49,7 +49,8 @@ func (c *Controller) attach(ctx context.Context, f *facts, at *place, t *trace) 
 	a := &storagev1.VolumeAttachment{
 		ObjectMeta: metav1.ObjectMeta{Name: attachments.Name(f.driver, f.handle, at.node)},
 		Spec: storagev1.VolumeAttachmentSpec{
-			Attacher: f.driver, NodeName: at.node, Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &at.volume.Name},
+			Attacher: f.driver, NodeName: at.node,
+			Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &at.volume.Name},
 		},
 	}
 	// Until somebody says otherwise it may exist, and then no other node gets the volume.
@@ -59,7 +60,8 @@ func (c *Controller) attach(ctx context.Context, f *facts, at *place, t *trace) 
 	case err == nil:
 		t.uncertain = false
 		c.wroteAttachments.Wrote(string(f.name), answer)
-		klog.FromContext(ctx).V(2).Info("Asked for volume to be attached", "volume", f.name, "node", at.node, "attachment", a.Name)
+		klog.FromContext(ctx).V(2).Info("Asked for volume to be attached",
+			"volume", f.name, "node", at.node, "attachment", a.Name)
 		return nil
 	case apierrors.IsAlreadyExists(err):
 		return fmt.Errorf("%w: %w", controller.ErrBehind, err)
@@ -112,10 +114,12 @@ func (c *Controller) detach(ctx context.Context, f *facts, s step, t *trace) err
 	t.uncertain, t.released = false, f.now
 	if s.force != "" {
 		forced.WithLabelValues(s.force).Inc()
-		klog.FromContext(ctx).Info("Volume is detached although it is not known to be safe", "volume", f.name, "node", s.at.node, "reason", s.force)
+		klog.FromContext(ctx).Info("Volume is detached although it is not known to be safe",
+			"volume", f.name, "node", s.at.node, "reason", s.force)
 		return nil
 	}
-	klog.FromContext(ctx).V(2).Info("Asked for volume to be detached", "volume", f.name, "node", s.at.node, "attachment", name)
+	klog.FromContext(ctx).V(2).Info("Asked for volume to be detached",
+		"volume", f.name, "node", s.at.node, "attachment", name)
 	return nil
 }
 
@@ -137,14 +141,18 @@ func (c *Controller) remove(ctx context.Context, key, name string, known *storag
 // mark has the status of a node say that a volume is attached, or no longer say it. It returns the node as it is then,
 // nil if there is none, and whether that is new. The list is one field of the node: a write fails if the node has
 // changed meanwhile.
-func (c *Controller) mark(ctx context.Context, volume v1.UniqueVolumeName, name string, attached bool) (node *v1.Node, changed bool, err error) {
+func (c *Controller) mark(ctx context.Context, volume v1.UniqueVolumeName, name string, attached bool) (
+	node *v1.Node, changed bool, err error,
+) {
 	c.statuses.LockKey(name)
 	defer func() { err = errors.Join(err, c.statuses.UnlockKey(name)) }()
 	node, err = found(c.client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{}))
 	if err != nil || node == nil || reports(node, volume) == attached {
 		return node, false, err
 	}
-	list := slices.DeleteFunc(slices.Clone(node.Status.VolumesAttached), func(a v1.AttachedVolume) bool { return a.Name == volume })
+	list := slices.DeleteFunc(slices.Clone(node.Status.VolumesAttached), func(a v1.AttachedVolume) bool {
+		return a.Name == volume
+	})
 	if attached {
 		list = append(list, v1.AttachedVolume{Name: volume})
 	}
@@ -155,7 +163,8 @@ func (c *Controller) mark(ctx context.Context, volume v1.UniqueVolumeName, name 
 	if err != nil {
 		return nil, false, err
 	}
-	node, err = found(c.client.CoreV1().Nodes().Patch(ctx, name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status"))
+	node, err = found(c.client.CoreV1().Nodes().
+		Patch(ctx, name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status"))
 	if err != nil {
 		return nil, false, fmt.Errorf("write the status of node %s: %w", name, err)
 	}

@@ -90,7 +90,9 @@ func decide(f *facts) plan {
 		}
 		f.release(at, &p)
 	}
-	slices.SortStableFunc(needed, func(a, b *place) int { return a.pods[0].CreationTimestamp.Compare(b.pods[0].CreationTimestamp.Time) })
+	slices.SortStableFunc(needed, func(a, b *place) int {
+		return a.pods[0].CreationTimestamp.Compare(b.pods[0].CreationTimestamp.Time)
+	})
 	for _, at := range needed {
 		f.provide(at, &p)
 	}
@@ -157,7 +159,8 @@ func (f *facts) await(at *place, p *plan) {
 	times := waited / attacherTime
 	p.at(f.now.Add(attacherTime - waited%attacherTime))
 	if times > 0 {
-		f.failed(at, p, fmt.Sprintf("timed out waiting for external-attacher of %s CSI driver to attach volume %s", f.driver, f.handle), fmt.Sprint("silent ", times))
+		why := fmt.Sprintf("timed out waiting for external-attacher of %s CSI driver to attach volume %s", f.driver, f.handle)
+		f.failed(at, p, why, fmt.Sprint("silent ", times))
 	}
 }
 
@@ -166,7 +169,8 @@ func (f *facts) release(at *place, p *plan) {
 	if !f.taken(at, p) {
 		return
 	}
-	if a := at.attachment; a == nil && !at.uncertain || a != nil && a.DeletionTimestamp != nil { // the attacher is done, or at work
+	a := at.attachment
+	if a == nil && !at.uncertain || a != nil && a.DeletionTimestamp != nil { // the attacher is done, or at work
 		if f.reported(at) {
 			p.do(withdraw, at)
 		}
@@ -217,7 +221,8 @@ func (f *facts) tellTaken(at *place, p *plan) {
 	for i := range f.places {
 		other := &f.places[i]
 		a := other.attachment
-		if other == at || a == nil || !a.Status.Attached || a.DeletionTimestamp != nil && a.Status.DetachError == nil || p.has(detach, other) {
+		if other == at || a == nil || !a.Status.Attached || p.has(detach, other) ||
+			a.DeletionTimestamp != nil && a.Status.DetachError == nil {
 			continue
 		}
 		certain = true
@@ -270,13 +275,15 @@ func needs(p *v1.Pod) bool {
 		return true
 	}
 	running := func(s v1.ContainerStatus) bool { return s.State.Terminated == nil && s.State.Waiting == nil }
-	return slices.ContainsFunc(p.Status.InitContainerStatuses, running) || slices.ContainsFunc(p.Status.ContainerStatuses, running) ||
+	return slices.ContainsFunc(p.Status.InitContainerStatuses, running) ||
+		slices.ContainsFunc(p.Status.ContainerStatuses, running) ||
 		slices.ContainsFunc(p.Status.EphemeralContainerStatuses, running)
 }
 
 // older puts the pod first that was made first.
 func older(a, b *v1.Pod) int {
-	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time),
+		cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 }
 
 // shared reports whether several nodes may have a volume at a time. One that says nothing of it is the driver's to refuse.

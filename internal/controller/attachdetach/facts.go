@@ -123,7 +123,8 @@ func (c *Controller) podsOf(pv *v1.PersistentVolume) ([]*v1.Pod, error) {
 		return nil, nil
 	}
 	claim, err := found(c.claims.PersistentVolumeClaims(ref.Namespace).Get(ref.Name))
-	if err != nil || claim == nil || claim.UID != ref.UID || claim.Spec.VolumeName != pv.Name || claim.Status.Phase != v1.ClaimBound {
+	if err != nil || claim == nil || claim.UID != ref.UID ||
+		claim.Spec.VolumeName != pv.Name || claim.Status.Phase != v1.ClaimBound {
 		return nil, err
 	}
 	all, err := claimusers.Of(c.podIndex, ref.Namespace+"/"+ref.Name)
@@ -183,7 +184,8 @@ func (c *Controller) syncOrphan(ctx context.Context, name string) error {
 		return nil
 	}
 	// The informers of volumes and of nodes may be behind that of attachments.
-	if _, err := c.client.CoreV1().PersistentVolumes().Get(ctx, volumeOf(a)[0], metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+	_, err = c.client.CoreV1().PersistentVolumes().Get(ctx, volumeOf(a)[0], metav1.GetOptions{})
+	if !apierrors.IsNotFound(err) {
 		return err
 	}
 	node, err := found(c.client.CoreV1().Nodes().Get(ctx, a.Spec.NodeName, metav1.GetOptions{}))

@@ -16,9 +16,11 @@ import (
 // Metrics under upstream's names.
 var (
 	inUseDesc = metrics.NewDesc("storage_count_attachable_volumes_in_use",
-		"Number of volumes of the pods of a node, by the kind of volume.", []string{"node", "volume_plugin"}, nil, metrics.ALPHA, "")
+		"Number of volumes of the pods of a node, by the kind of volume.",
+		[]string{"node", "volume_plugin"}, nil, metrics.ALPHA, "")
 	totalDesc = metrics.NewDesc("attachdetach_controller_total_volumes",
-		"Number of volumes that nodes have, or are to have, by the kind of volume.", []string{"plugin_name", "state"}, nil, metrics.ALPHA, "")
+		"Number of volumes that nodes have, or are to have, by the kind of volume.",
+		[]string{"plugin_name", "state"}, nil, metrics.ALPHA, "")
 
 	forced = metrics.NewCounterVec(&metrics.CounterOpts{
 		Subsystem: "attach_detach_controller", Name: "attachdetach_controller_forced_detaches", StabilityLevel: metrics.ALPHA,

@@ -58,7 +58,8 @@ func (c *Controller) wakeNames(names []string) {
 func (c *Controller) claimChanged(old, obj any) {
 	was, _ := old.(*v1.PersistentVolumeClaim)
 	is, _ := obj.(*v1.PersistentVolumeClaim)
-	if was != nil && is != nil && was.UID == is.UID && was.Spec.VolumeName == is.Spec.VolumeName && was.Status.Phase == is.Status.Phase {
+	if was != nil && is != nil && was.UID == is.UID &&
+		was.Spec.VolumeName == is.Spec.VolumeName && was.Status.Phase == is.Status.Phase {
 		return
 	}
 	for _, claim := range []*v1.PersistentVolumeClaim{was, is} {

@@ -59,15 +59,19 @@ func (c *Controller) Run(ctx context.Context) error {
 func (c *Controller) changed(old, obj any) {
 	was, _ := old.(*v1.PersistentVolumeClaim)
 	is, _ := obj.(*v1.PersistentVolumeClaim)
-	if is == nil || !grows(is) || was != nil && was.UID == is.UID && grows(was) && is.Spec.Resources.Requests.Storage().Cmp(*was.Spec.Resources.Requests.Storage()) <= 0 {
+	if is == nil || !grows(is) {
 		return
 	}
-	c.loop.AddObject(old, obj)
+	knew := was != nil && was.UID == is.UID && grows(was)
+	if !knew || is.Spec.Resources.Requests.Storage().Cmp(*was.Spec.Resources.Requests.Storage()) > 0 {
+		c.loop.AddObject(old, obj)
+	}
 }
 
 // grows reports whether a claim asks for more than it has.
 func grows(claim *v1.PersistentVolumeClaim) bool {
-	return claim.Status.Phase == v1.ClaimBound && claim.Spec.Resources.Requests.Storage().Cmp(*claim.Status.Capacity.Storage()) > 0
+	wants, has := claim.Spec.Resources.Requests.Storage(), claim.Status.Capacity.Storage()
+	return claim.Status.Phase == v1.ClaimBound && wants.Cmp(*has) > 0
 }
 
 func (c *Controller) sync(ctx context.Context, key string) error {
@@ -110,18 +114,23 @@ func (c *Controller) handOver(ctx context.Context, claim *v1.PersistentVolumeCla
 	if err := errors.Join(err, err2); err != nil {
 		return err
 	}
-	c.events.Eventf(claim, v1.EventTypeNormal, "ExternalExpanding", "CSI migration enabled for %s; waiting for external resizer to expand the pvc", kind)
+	c.events.Eventf(claim, v1.EventTypeNormal, "ExternalExpanding",
+		"CSI migration enabled for %s; waiting for external resizer to expand the pvc", kind)
 	if claim.Annotations[resizer] == driver {
 		return nil
 	}
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": claim.UID, "annotations": map[string]string{resizer: driver}}})
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"uid": claim.UID, "annotations": map[string]string{resizer: driver},
+	}})
 	if err != nil {
 		return err
 	}
-	_, err = c.client.CoreV1().PersistentVolumeClaims(claim.Namespace).Patch(ctx, claim.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+	_, err = c.client.CoreV1().PersistentVolumeClaims(claim.Namespace).
+		Patch(ctx, claim.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
 	if err == nil || apierrors.IsNotFound(err) {
 		return nil
 	}
-	c.events.Eventf(claim, v1.EventTypeWarning, "ExternalExpanding", "error setting resizer annotation to pvc %s/%s, with error %v", claim.Namespace, claim.Name, err)
+	c.events.Eventf(claim, v1.EventTypeWarning, "ExternalExpanding",
+		"error setting resizer annotation to pvc %s/%s, with error %v", claim.Namespace, claim.Name, err)
 	return fmt.Errorf("name the resizer of claim %s/%s: %w", claim.Namespace, claim.Name, err)
 }
