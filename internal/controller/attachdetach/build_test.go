@@ -38,6 +38,7 @@ func reporting(n *v1.Node) {
 }
 func using(n *v1.Node)     { n.Status.VolumesInUse = append(n.Status.VolumesInUse, name) }
 func silent(n *v1.Node)    { n.Status.Conditions[0].Status = v1.ConditionUnknown }
+func made(n *v1.Node)      { n.Status.Conditions = nil }
 func unmanaged(n *v1.Node) { n.Annotations = nil }
 func lost(n *v1.Node) {
 	n.Spec.Taints = append(n.Spec.Taints, v1.Taint{Key: v1.TaintNodeOutOfService, Effect: v1.TaintEffectNoExecute})

@@ -176,8 +176,8 @@ func (f *facts) release(at *place, p *plan) {
 		}
 		return
 	}
-	// Of a node that is gone nobody knows what it uses.
-	if at.state != nil && !uses(at.state, f.name) {
+	// Of a node that is gone, or whose kubelet has never said anything, nobody knows what it uses.
+	if at.state != nil && told(at.state) && !uses(at.state, f.name) {
 		p.do(detach, at)
 		return
 	}
@@ -300,6 +300,12 @@ func uses(n *v1.Node, name v1.UniqueVolumeName) bool {
 	return slices.Contains(n.Status.VolumesInUse, name)
 }
 
+// told reports whether a node's kubelet has ever written its status. A node that was made anew has a kubelet that may
+// have been there before.
+func told(n *v1.Node) bool {
+	return slices.ContainsFunc(n.Status.Conditions, func(c v1.NodeCondition) bool { return c.Type == v1.NodeReady })
+}
+
 func ready(n *v1.Node) bool {
 	return slices.ContainsFunc(n.Status.Conditions, func(c v1.NodeCondition) bool {
 		return c.Type == v1.NodeReady && c.Status == v1.ConditionTrue
@@ -315,7 +321,7 @@ func lostForGood(n *v1.Node) bool {
 // plan gave. The plan may be from an older state of the node, which is nil if it is gone.
 func (f *facts) safe(n *v1.Node, force string) bool {
 	switch {
-	case n != nil && !uses(n, f.name):
+	case n != nil && told(n) && !uses(n, f.name):
 		return true
 	case n == nil:
 		return force != ""

@@ -108,6 +108,7 @@ func TestDecisions(t *testing.T) {
 		{"not in use, and silent", []place{there("a", newNode("a", reporting, silent), newAttachment("a", isAttached))}, "detach a", nil},
 		{"the node is gone, and nobody needs it", []place{there("a", newAttachment("a", isAttached), time.Duration(0))}, "again in 6m0s", nil},
 		{"the node is gone for long", []place{there("a", newAttachment("a", isAttached), time.Duration(0))}, "detach(timeout) a", []func(*facts){after(6 * time.Minute)}},
+		{"the node is back, and says nothing yet", []place{there("a", newNode("a", made), newAttachment("a", isAttached), time.Duration(0))}, "again in 6m0s", nil},
 		{"going", []place{there("a", newNode("a", reporting), newAttachment("a", isAttached, leaving))}, "withdraw a", nil},
 		{"gone", []place{there("a", newNode("a", reporting, using))}, "withdraw a", nil},
 		{"gone and forgotten", []place{there("a", newNode("a", using))}, "", nil},
@@ -183,6 +184,7 @@ func TestWhatIsSafe(t *testing.T) {
 	}{
 		{newNode("a"), "", true},
 		{newNode("a", using), "", false},
+		{newNode("a", made), "", false},
 		{nil, "", false},
 		{nil, timedOut, true},
 		{newNode("a", using, silent), timedOut, true},

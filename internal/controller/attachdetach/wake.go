@@ -202,5 +202,5 @@ func managed(n *v1.Node) bool {
 
 // sameToAll reports whether nothing has changed about a node that matters to all its volumes.
 func sameToAll(a, b *v1.Node) bool {
-	return a.UID == b.UID && managed(a) == managed(b) && ready(a) == ready(b) && lostForGood(a) == lostForGood(b)
+	return a.UID == b.UID && managed(a) == managed(b) && told(a) == told(b) && ready(a) == ready(b) && lostForGood(a) == lostForGood(b)
 }

@@ -292,7 +292,11 @@ func TestANodeThatComesBackEmpty(t *testing.T) {
 		if w.attachment("a") == nil {
 			t.Fatal("detached, and nobody knows what the node uses")
 		}
-		w.add(newNode("a"))
+		w.add(newNode("a", made))
+		if w.attachment("a") == nil {
+			t.Error("detached, and the kubelet has not said yet what it uses")
+		}
+		w.changeNode(func(n *v1.Node) { n.Status.Conditions = newNode("a").Status.Conditions })
 		if w.attachment("a") != nil {
 			t.Error("still attached")
 		}
@@ -317,6 +321,26 @@ func TestAKubeletThatWasFaster(t *testing.T) {
 		w.changeNode(func(n *v1.Node) { n.Status.VolumesInUse = nil })
 		if w.attachment("a") != nil {
 			t.Error("still attached")
+		}
+	})
+}
+
+// TestAVolumeWithTwoNames is one volume all the same, for the claims of both.
+func TestAVolumeWithTwoNames(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		second, claim := newVolume(), newClaim()
+		second.Name, second.UID, second.Spec.ClaimRef = "second", "second", &v1.ObjectReference{Namespace: "ns", Name: "d", UID: "d"}
+		claim.Name, claim.UID, claim.Spec.VolumeName = "d", "d", "second"
+		other := newPod("q", "b", later)
+		other.Spec.Volumes[0].PersistentVolumeClaim.ClaimName = "d"
+		w := start(t, newVolume(), newClaim(), second, claim, newNode("a"), newNode("b"), newPod("p", "a"), other)
+		w.answers("a", isAttached)
+		if w.attachment("b") != nil || w.told("q") != "FailedAttachVolume" {
+			t.Errorf("attached to two nodes: %v, told %s", w.attachment("b"), w.told("q"))
+		}
+		w.deletePod("p")
+		if a := w.attachment("b"); a == nil || *a.Spec.Source.PersistentVolumeName != "second" {
+			t.Errorf("attachment: %+v", a)
 		}
 	})
 }

@@ -75,6 +75,7 @@ func TestAttachAndDetach(t *testing.T) {
 			t.Fatal(err)
 		}
 		node.Status.VolumesInUse = volumes
+		node.Status.Conditions = []v1.NodeCondition{{Type: v1.NodeReady, Status: v1.ConditionTrue}}
 		if node, err = nodes.UpdateStatus(ctx, node, metav1.UpdateOptions{}); err != nil {
 			t.Fatal(err)
 		}
