@@ -87,9 +87,10 @@ func (w *world) answers(node string, with func(*storagev1.VolumeAttachment)) {
 	w.settle()
 }
 
-func (w *world) node(name string) *v1.Node {
+// node returns node a.
+func (w *world) node() *v1.Node {
 	w.t.Helper()
-	n, err := w.CoreV1().Nodes().Get(w.t.Context(), name, metav1.GetOptions{})
+	n, err := w.CoreV1().Nodes().Get(w.t.Context(), "a", metav1.GetOptions{})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -99,7 +100,7 @@ func (w *world) node(name string) *v1.Node {
 // changeNode changes node a.
 func (w *world) changeNode(f func(*v1.Node)) {
 	w.t.Helper()
-	n := w.node("a")
+	n := w.node()
 	f(n)
 	if _, err := w.CoreV1().Nodes().Update(w.t.Context(), n, metav1.UpdateOptions{}); err != nil {
 		w.t.Fatal(err)
@@ -146,12 +147,12 @@ func TestTheWayOfAVolume(t *testing.T) {
 		if a := w.attachment("a"); a == nil || a.Spec.Attacher != driver || a.Spec.NodeName != "a" || *a.Spec.Source.PersistentVolumeName != "pv" {
 			t.Fatalf("attachment: %+v", a)
 		}
-		if n := w.node("a"); len(n.Status.VolumesAttached) > 0 {
+		if n := w.node(); len(n.Status.VolumesAttached) > 0 {
 			t.Errorf("reported before it is attached: %v", n.Status.VolumesAttached)
 		}
 		w.answers("a", failing)
 		w.answers("a", isAttached)
-		if n := w.node("a"); !reports(n, name) {
+		if n := w.node(); !reports(n, name) {
 			t.Errorf("not reported: %v", n.Status.VolumesAttached)
 		}
 		w.changeNode(using)
@@ -160,11 +161,11 @@ func TestTheWayOfAVolume(t *testing.T) {
 			w.changeNode(func(n *v1.Node) { n.Status.Conditions[0].LastHeartbeatTime = metav1.Now() })
 		}
 		w.deletePod("p")
-		if n := w.node("a"); !reports(n, name) || w.attachment("b") != nil {
+		if n := w.node(); !reports(n, name) || w.attachment("b") != nil {
 			t.Errorf("detached while it is in use")
 		}
 		w.changeNode(func(n *v1.Node) { n.Status.VolumesInUse = nil })
-		if n := w.node("a"); reports(n, name) || w.attachment("a") != nil || w.attachment("b") == nil {
+		if n := w.node(); reports(n, name) || w.attachment("a") != nil || w.attachment("b") == nil {
 			t.Errorf("a: %v %v, b: %v", n.Status.VolumesAttached, w.attachment("a"), w.attachment("b"))
 		}
 		w.answers("b", isAttached)
@@ -358,7 +359,7 @@ func TestANodeThatDies(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		w.settle()
-		if w.attachment("a") != nil || reports(w.node("a"), name) || w.attachment("b") == nil {
+		if w.attachment("a") != nil || reports(w.node(), name) || w.attachment("b") == nil {
 			t.Errorf("a: %v, b: %v", w.attachment("a"), w.attachment("b"))
 		}
 	})
