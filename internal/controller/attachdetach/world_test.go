@@ -26,12 +26,13 @@ import (
 type world struct {
 	*fake.Clientset
 	t *testing.T
+	c *Controller
 }
 
 // start runs the controller over some objects until the test ends, in a bubble of synctest.
 func start(t *testing.T, objs ...runtime.Object) *world {
 	t.Helper()
-	w := &world{fake.NewClientset(objs...), t}
+	w := &world{Clientset: fake.NewClientset(objs...), t: t}
 	w.PrependReactor("create", "volumeattachments", func(a ktesting.Action) (bool, runtime.Object, error) {
 		if create, ok := a.(ktesting.CreateAction); ok {
 			create.GetObject().(metav1.Object).SetCreationTimestamp(metav1.Now())
@@ -43,6 +44,7 @@ func start(t *testing.T, objs ...runtime.Object) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
+	w.c = c
 	ctx, cancel := context.WithCancel(t.Context())
 	f.Start(ctx.Done())
 	ended := make(chan error, 1)
@@ -169,6 +171,9 @@ func TestTheWayOfAVolume(t *testing.T) {
 			t.Errorf("a: %v %v, b: %v", n.Status.VolumesAttached, w.attachment("a"), w.attachment("b"))
 		}
 		w.answers("b", isAttached)
+		if n := len(w.c.memories.byVolume); n != 0 {
+			t.Errorf("%d volumes are remembered, of which there is nothing to know", n)
+		}
 		if got := w.told("p"); got != "FailedAttachVolume SuccessfulAttachVolume" {
 			t.Errorf("the first pod is told %q", got)
 		}
