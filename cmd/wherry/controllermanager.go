@@ -92,8 +92,8 @@ const notOurs = "no controller here needs it"
 var ignoredControllerFlags = ignoredFlags{
 	"allocate-node-cidrs": notSupportedSwitch, "enable-garbage-collector": alwaysOn, "enable-dynamic-provisioning": notSupportedSwitch,
 	"enable-hostpath-provisioner": notSupportedSwitch, "configure-cloud-routes": notSupportedSwitch, "contention-profiling": notSupportedSwitch,
-	"disable-attach-detach-reconcile-sync": notSupportedSwitch, "disable-force-detach-on-timeout": notSupportedSwitch,
-	"enable-leader-migration": notSupportedSwitch, "profiling": alwaysOn,
+	"disable-attach-detach-reconcile-sync": notSupportedSwitch,
+	"enable-leader-migration":              notSupportedSwitch, "profiling": alwaysOn,
 
 	"concurrent-cron-job-syncs": fixedWorkers, "concurrent-daemonset-syncs": fixedWorkers, "concurrent-deployment-syncs": fixedWorkers,
 	"concurrent-endpoint-syncs": fixedWorkers, "concurrent-ephemeralvolume-syncs": fixedWorkers, "concurrent-gc-syncs": fixedWorkers,
@@ -118,7 +118,8 @@ var ignoredControllerFlags = ignoredFlags{
 	"cluster-signing-kubelet-serving-cert-file": "one authority signs for all", "cluster-signing-kubelet-serving-key-file": "one authority signs for all",
 	"cluster-signing-legacy-unknown-cert-file": "one authority signs for all", "cluster-signing-legacy-unknown-key-file": "one authority signs for all",
 
-	"attach-detach-reconcile-sync-period": notOurs, "cidr-allocator-type": notOurs, "cloud-config": notOurs, "cloud-provider": notOurs, "cluster-cidr": notOurs,
+	"attach-detach-reconcile-sync-period": "attachments are watched, not compared from time to time",
+	"cidr-allocator-type":                 notOurs, "cloud-config": notOurs, "cloud-provider": notOurs, "cluster-cidr": notOurs,
 	"cluster-name": notOurs, "controller-start-interval": notOurs, "external-cloud-volume-plugin": notOurs, "feature-gates": notOurs, "flex-volume-plugin-dir": notOurs,
 	"kube-api-content-type": "it is always protobuf", "leader-migration-config": notOurs, "node-cidr-mask-size": notOurs,
 	"node-cidr-mask-size-ipv4": notOurs, "node-cidr-mask-size-ipv6": notOurs, "node-sync-period": notOurs, "pvclaimbinder-sync-period": notOurs,

@@ -141,6 +141,7 @@ func (a *hostileAPI) list(resource string) runtime.Object {
 		"statefulsets": &appsv1.StatefulSetList{}, "daemonsets": &appsv1.DaemonSetList{}, "controllerrevisions": &appsv1.ControllerRevisionList{},
 		"jobs": &batchv1.JobList{}, "cronjobs": &batchv1.CronJobList{},
 		"persistentvolumes": &v1.PersistentVolumeList{}, "storageclasses": &storagev1.StorageClassList{},
+		"csidrivers": &storagev1.CSIDriverList{}, "volumeattachments": &storagev1.VolumeAttachmentList{},
 	}[resource]
 	var items []runtime.Object
 	for _, key := range slices.Sorted(maps.Keys(a.objects[resource])) {
@@ -230,7 +231,7 @@ func (a *hostileAPI) update(resource, sub string, obj object) (runtime.Object, e
 }
 
 // patch applies a strategic merge patch. Another UID than the object's is invalid, and so is a second
-// controller.
+// controller; another version is a conflict.
 func (a *hostileAPI) patch(resource string, act k8stesting.PatchActionImpl) (runtime.Object, error) {
 	was, err := a.get(resource, act.GetNamespace()+"/"+act.GetName())
 	if err != nil {
@@ -242,6 +243,9 @@ func (a *hostileAPI) patch(resource string, act k8stesting.PatchActionImpl) (run
 	obj, err := patched(was, act.GetPatch())
 	if err != nil {
 		return nil, err
+	}
+	if obj.GetResourceVersion() != was.GetResourceVersion() {
+		return nil, apierrors.NewConflict(schema.GroupResource{Resource: resource}, was.GetName(), errors.New("it was changed"))
 	}
 	controllers := 0
 	for _, ref := range obj.GetOwnerReferences() {
@@ -314,7 +318,8 @@ func sameSpecs(a, b object) bool {
 	return true
 }
 
-// delete removes an object. A pod only gets its deletion timestamp, and is removed by its kubelet.
+// delete removes an object. A pod only gets its deletion timestamp, and is removed by its kubelet; so does an attachment
+// that an attacher knows.
 func (a *hostileAPI) delete(resource, key string, opts metav1.DeleteOptions) error {
 	obj, err := a.get(resource, key)
 	if err != nil {
@@ -327,7 +332,7 @@ func (a *hostileAPI) delete(resource, key string, opts metav1.DeleteOptions) err
 		return nil
 	}
 	a.tell(resource, obj, nil)
-	if resource != "pods" {
+	if resource != "pods" && (resource != "volumeattachments" || len(obj.GetFinalizers()) == 0) {
 		a.put(resource, watch.Deleted, obj)
 		return nil
 	}

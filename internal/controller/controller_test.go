@@ -194,6 +194,48 @@ func TestPodsOfAGoneNodeAreRemovedAfterTheQuarantine(t *testing.T) {
 	})
 }
 
+// A node that is not ready keeps its pods until somebody says that it is out of service; those that were deleted go then.
+func TestDeletedPodsOfANodeOutOfServiceAreRemoved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pod := func(name, node string, deleted bool) *v1.Pod {
+			p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: name, Finalizers: []string{"a/b"}}, Spec: v1.PodSpec{NodeName: node}, Status: v1.PodStatus{Phase: v1.PodRunning}}
+			if deleted {
+				p.DeletionTimestamp = new(metav1.Now())
+			}
+			return p
+		}
+		node := func(name string, ready v1.ConditionStatus, taints ...v1.Taint) *v1.Node {
+			return &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1.NodeSpec{Taints: taints}, Status: v1.NodeStatus{Conditions: []v1.NodeCondition{{Type: v1.NodeReady, Status: ready}}}}
+		}
+		taint := v1.Taint{Key: v1.TaintNodeOutOfService, Effect: v1.TaintEffectNoExecute}
+		client, stop := run(t, func(c *fake.Clientset, f informers.SharedInformerFactory) (controller.Controller, error) {
+			return podgc.New(c, f, podgc.TerminatedThreshold)
+		}, pod("deleted", "lost", true), pod("runs", "lost", false), pod("elsewhere", "back", true), node("lost", v1.ConditionUnknown), node("back", v1.ConditionTrue, taint))
+		defer stop()
+		gone := func() (out []string) {
+			for _, a := range client.Actions() {
+				if d, ok := a.(k8stesting.DeleteAction); ok {
+					out = append(out, d.GetName())
+				}
+			}
+			return out
+		}
+		if got := gone(); len(got) > 0 {
+			t.Errorf("too early: %v", got)
+		}
+		if _, err := client.CoreV1().Nodes().Update(t.Context(), node("lost", v1.ConditionUnknown, taint), metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if got := gone(); !slices.Equal(got, []string{"deleted"}) {
+			t.Errorf("removed: %v", got)
+		}
+		if p, err := client.CoreV1().Pods("a").Get(t.Context(), "deleted", metav1.GetOptions{}); err == nil && p.Status.Phase != v1.PodFailed {
+			t.Errorf("phase %s", p.Status.Phase)
+		}
+	})
+}
+
 // A webhook that answers deletions with a conflict was taken for another pod of the name, which nobody
 // looked at any more; and what stood behind it in the list had to wait for it.
 func TestConflictsOnDeletionsAreRetried(t *testing.T) {

@@ -24,24 +24,26 @@ import (
 	"wherry.dev/internal/controller/persistentvolume"
 )
 
-// storage is a life of claims and volumes, with users, a scheduler, a provisioner, and a controller that is killed
-// between its writes.
-type storage struct {
+// mortal is a life whose controller is killed between its writes, and started again each time.
+type mortal struct {
 	*life
-	made int // how many things there have been, for their names
+	build func(informers.SharedInformerFactory) (controller.Controller, error)
 
 	// Guarded by the API's lock.
-	left      int  // how many writes the controller has left before it is dead; none if it is negative
-	dead      bool // its writes do not arrive any more
-	disturbed map[string]time.Time
+	left int  // how many writes the controller has left before it is dead; none if it is negative
+	dead bool // its writes do not arrive any more
 
 	killed chan struct{}
 }
 
-// mortal is the controller, which is started again after each time that it is killed.
-type mortal struct{ *storage }
+func newMortal(build func(*life, informers.SharedInformerFactory) (controller.Controller, error)) *mortal {
+	m := &mortal{left: -1, killed: make(chan struct{})}
+	m.build = func(f informers.SharedInformerFactory) (controller.Controller, error) { return build(m.life, f) }
+	return m
+}
 
-func (m mortal) Run(ctx context.Context) error {
+// Run implements controller.Controller.
+func (m *mortal) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		if err := m.once(klog.NewContext(ctx, logr.Discard())); err != nil {
 			return err
@@ -52,10 +54,10 @@ func (m mortal) Run(ctx context.Context) error {
 }
 
 // once runs the controller until it is killed.
-func (m mortal) once(ctx context.Context) error {
+func (m *mortal) once(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	f := informers.NewSharedInformerFactory(m.Clientset, 0)
-	c, err := persistentvolume.New(m.Clientset, f)
+	c, err := m.build(f)
 	if err != nil {
 		cancel()
 		return err
@@ -74,25 +76,57 @@ func (m mortal) once(ctx context.Context) error {
 }
 
 // locked runs f under the API's lock.
-func (s *storage) locked(f func()) {
-	s.hostileAPI.mu.Lock()
-	defer s.hostileAPI.mu.Unlock()
+func (m *mortal) locked(f func()) {
+	m.hostileAPI.mu.Lock()
+	defer m.hostileAPI.mu.Unlock()
 	f()
 }
 
 // dies is the API's refuse.
-func (s *storage) dies(k8stesting.Action) error {
-	if s.left == 0 {
-		s.dead = true
+func (m *mortal) dies(k8stesting.Action) error {
+	if m.left == 0 {
+		m.dead = true
 	}
-	if s.dead {
+	if m.dead {
 		return errors.New("killed")
 	}
-	s.left--
+	m.left--
 	return nil
 }
 
-func pick[T any](s *storage, of ...T) T { return of[s.rand.IntN(len(of))] }
+// reviveOrKill starts a controller again that is dead, or has it die after a few more writes.
+func (m *mortal) reviveOrKill() {
+	dead, kill := false, m.rand.IntN(10) == 0
+	m.locked(func() {
+		if dead = m.dead; !dead && kill {
+			m.left = m.rand.IntN(5)
+		}
+	})
+	if dead && m.rand.IntN(2) == 0 {
+		m.note("the controller starts again")
+		m.killed <- struct{}{}
+	}
+}
+
+// revive has the controller live for good.
+func (m *mortal) revive() {
+	dead := false
+	m.locked(func() { dead, m.left = m.dead, -1 })
+	if dead {
+		m.killed <- struct{}{}
+	}
+}
+
+// storage is a life of claims and volumes, with users, a scheduler, a provisioner, and a mortal controller.
+type storage struct {
+	*mortal
+	made      int                  // how many things there have been, for their names
+	disturbed map[string]time.Time // guarded by the API's lock
+}
+
+func pick[T any](l interface{ pick(n int) int }, of ...T) T { return of[l.pick(len(of))] }
+
+func (l *life) pick(n int) int { return l.rand.IntN(n) }
 
 func gib(n int) v1.ResourceList {
 	return v1.ResourceList{v1.ResourceStorage: *resource.NewQuantity(int64(n)<<30, resource.BinarySI)}
@@ -301,20 +335,6 @@ func (s *storage) provision(c *v1.PersistentVolumeClaim) {
 	s.add("persistentvolumes", pv)
 }
 
-// reviveOrKill starts a controller again that is dead, or has it die after a few more writes.
-func (s *storage) reviveOrKill() {
-	dead, kill := false, s.rand.IntN(10) == 0
-	s.locked(func() {
-		if dead = s.dead; !dead && kill {
-			s.left = s.rand.IntN(5)
-		}
-	})
-	if dead && s.rand.IntN(2) == 0 {
-		s.note("the controller starts again")
-		s.killed <- struct{}{}
-	}
-}
-
 // fits is whether a volume that nobody has is one for the claim, by the words of Kubernetes' documentation.
 func fits(c *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) bool {
 	if c.Spec.Selector != nil && pv.Labels["tier"] != "gold" {
@@ -480,21 +500,17 @@ func TestLivesOfClaimsAndVolumes(t *testing.T) {
 	for seed := range 2 * lifetimes(t) {
 		ok := false
 		synctest.Test(t, func(t *testing.T) {
-			s := &storage{left: -1, disturbed: map[string]time.Time{}, killed: make(chan struct{})}
+			s := &storage{disturbed: map[string]time.Time{}}
+			s.mortal = newMortal(func(l *life, f informers.SharedInformerFactory) (controller.Controller, error) {
+				return persistentvolume.New(l.Clientset, f)
+			})
 			ok = play(t, seed, func(l *life, _ informers.SharedInformerFactory) (controller.Controller, error) {
 				s.life = l
-				l.onWrite, l.refuse = s.check, s.dies
+				l.onWrite, l.refuse, l.calmed = s.check, s.dies, s.revive
 				for _, name := range []string{"fast", "late", "made", "madelate"} {
 					l.add("storageclasses", class(name))
 				}
-				l.calmed = func() {
-					dead := false
-					s.locked(func() { dead, s.left = s.dead, -1 })
-					if dead {
-						s.killed <- struct{}{}
-					}
-				}
-				return mortal{s}, nil
+				return s.mortal, nil
 			}, func(*life) {
 				for range 1 + s.rand.IntN(3) {
 					s.act(seed%2 == 0)

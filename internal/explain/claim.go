@@ -23,6 +23,8 @@ const (
 	provisionedBy = "volume.kubernetes.io/storage-provisioner"
 	// selectedNode is where the scheduler wants the volume to be.
 	selectedNode = "volume.kubernetes.io/selected-node"
+	// provisionedVolume is set on a volume by the provisioner that has made it.
+	provisionedVolume = "pv.kubernetes.io/provisioned-by"
 )
 
 // ClaimFacts is what is known about a PersistentVolumeClaim.
@@ -33,6 +35,8 @@ type ClaimFacts struct {
 	Pods    []*v1.Pod
 	Classes []*storagev1.StorageClass
 	Volumes []*v1.PersistentVolume
+	// Attachments of its volume.
+	Attachments []*storagev1.VolumeAttachment
 	// ClassesUnread and VolumesUnread: they may not be read.
 	ClassesUnread, VolumesUnread bool
 }
@@ -101,6 +105,10 @@ func (e *binding) bound() {
 			})
 		}
 	}
+	if len(e.out.Waits) == 0 {
+		e.grows()
+	}
+	e.attached()
 }
 
 // lost explains a claim that was bound once.

@@ -183,12 +183,38 @@ func TestClaim(t *testing.T) {
 			p.Spec.Volumes = []v1.Volume{{Name: "v", VolumeSource: v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}
 		})}
 	}
+	bound := func(f *ClaimFacts) {
+		f.Claim.Status = v1.PersistentVolumeClaimStatus{Phase: v1.ClaimBound, Capacity: v1.ResourceList{v1.ResourceStorage: resource.MustParse("2Gi")}}
+		f.Claim.Spec.VolumeName = "pv"
+	}
+	more := func(f *ClaimFacts) { f.Claim.Spec.Resources.Requests[v1.ResourceStorage] = resource.MustParse("5Gi") }
+	attachment := func(change func(*storagev1.VolumeAttachment)) func(*ClaimFacts) {
+		return func(f *ClaimFacts) {
+			a := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: before(time.Minute)}, Spec: storagev1.VolumeAttachmentSpec{Attacher: "csi.example.com", NodeName: "n1"}}
+			change(a)
+			f.Attachments = append(f.Attachments, a)
+		}
+	}
 	at, late := storagev1.VolumeBindingImmediate, storagev1.VolumeBindingWaitForFirstConsumer
 	check(t, map[string]told{
-		"bound": {x: claim(user, func(f *ClaimFacts) {
-			f.Claim.Status = v1.PersistentVolumeClaimStatus{Phase: v1.ClaimBound, Capacity: v1.ResourceList{v1.ResourceStorage: resource.MustParse("2Gi")}}
-			f.Claim.Spec.VolumeName = "pv"
-		}), want: []string{"It is bound to volume pv of 2Gi.", "note: used by pod u"}},
+		"bound": {x: claim(user, bound), want: []string{"It is bound to volume pv of 2Gi.", "note: used by pod u"}},
+		"attached": {x: claim(bound, attachment(func(a *storagev1.VolumeAttachment) { a.Status.Attached = true })),
+			want: []string{"It is bound to volume pv of 2Gi.", "note: attached to node n1, by driver csi.example.com"}},
+		"attaching": {x: claim(bound, attachment(func(*storagev1.VolumeAttachment) {})),
+			want: []string{"its attachment to node n1", "has not answered yet", "external-attacher of driver csi.example.com"}},
+		"not attached": {x: claim(bound, attachment(func(a *storagev1.VolumeAttachment) { a.Status.AttachError = &storagev1.VolumeError{Message: "no room"} })),
+			want: []string{"its attachment to node n1", "no room"}},
+		"detaching": {x: claim(bound, attachment(func(a *storagev1.VolumeAttachment) {
+			a.DeletionTimestamp, a.Status.Attached = new(before(time.Minute)), true
+			a.Status.DetachError = &storagev1.VolumeError{Message: "still mounted"}
+		})), want: []string{"its detachment from node n1", "still mounted", "no other node gets"}},
+		"growing": {x: claim(bound, more, volume("pv", "2Gi", "fast"), func(f *ClaimFacts) {
+			f.Volumes[0].Spec.CSI = &v1.CSIPersistentVolumeSource{Driver: "csi.example.com"}
+		}), want: []string{"more room", "it has 2Gi and asks for 5Gi", "external-resizer of driver csi.example.com"}},
+		"no room to grow": {x: claim(bound, more, volume("pv", "2Gi", "fast"), func(f *ClaimFacts) {
+			f.Volumes[0].Annotations = map[string]string{provisionedVolume: classes.LocalProvisioner}
+			f.Events = []v1.Event{{Reason: "VolumeResizeFailed", Message: "node n has room for 1Gi more"}}
+		}), want: []string{"more room", "node n has room for 1Gi more", "the node of the volume has that much more room"}},
 		"no class":         {x: claim(), want: []string{`storage class "fast" does not exist`, "no pod uses it"}},
 		"no default":       {x: claim(func(f *ClaimFacts) { f.Claim.Spec.StorageClassName = nil }), want: []string{"no class is the default"}},
 		"lost":             {x: claim(lost), want: []string{"volume pv", "does not exist any more", "a volume of that name comes back"}},

@@ -4,6 +4,7 @@
 // PersistentVolume that names it. When the claim is gone it removes the directory, and then the PersistentVolume.
 //
 //	claim waits ──▶ directory made ──▶ volume written ──▶ bound, by the volume controller
+//	claim grows ──▶ size written, into the volume and then into the claim
 //	claim gone  ──▶ volume Released ──▶ directory removed ──▶ volume deleted, and let go of
 //
 // It may stop after any step. A directory that has no volume yet is empty: it is used when the claim is looked at again,
@@ -59,7 +60,7 @@ type Provisioner struct {
 	client clientset.Interface
 	events record.EventRecorder
 
-	claims, volumes, room *controller.Loop
+	claims, volumes, room, growth *controller.Loop
 
 	claimLister  corelisters.PersistentVolumeClaimLister
 	volumeLister corelisters.PersistentVolumeLister
@@ -87,11 +88,13 @@ func New(cfg Config, client clientset.Interface, f informers.SharedInformerFacto
 	p.claims = controller.NewLoop("local-claims", p.syncClaim)
 	p.volumes = controller.NewLoop("local-volumes", p.syncVolume)
 	p.room = controller.NewLoop("local-room", p.syncRoom)
+	p.growth = controller.NewLoop("local-growth", p.syncGrowth)
 	return p, errors.Join(
 		p.claims.Watch(claims.Informer(), p.claimChanged), p.claims.Watch(volumes.Informer(), nothing),
 		p.claims.Watch(nodes.Informer(), nothing), p.claims.Watch(classes.Informer(), p.classChanged),
 		p.volumes.Watch(volumes.Informer(), p.volumeChanged), p.volumes.Watch(nodes.Informer(), nothing),
 		p.room.Watch(room.Informer(), p.roomChanged), p.room.Watch(nodes.Informer(), p.nodeChanged), p.room.Watch(classes.Informer(), nothing),
+		p.growth.Watch(claims.Informer(), p.wakeGrowth), p.growth.Watch(volumes.Informer(), p.wakeOwner), p.growth.Watch(nodes.Informer(), nothing),
 	)
 }
 
@@ -115,7 +118,7 @@ func (p *Provisioner) Run(ctx context.Context) error {
 	defer stop()
 	p.events = events
 	p.claims.Add(leftovers)
-	loops := []*controller.Loop{p.claims, p.volumes, p.room}
+	loops := []*controller.Loop{p.claims, p.volumes, p.room, p.growth}
 	return controller.Together(len(loops), func(i int) error { return loops[i].Run(ctx) })
 }
 

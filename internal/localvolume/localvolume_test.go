@@ -320,6 +320,98 @@ func TestRoom(t *testing.T) {
 	})
 }
 
+// growing is a claim that has a volume of one gibibyte, and asks for more.
+func growing(gib int64) (*v1.PersistentVolumeClaim, *v1.PersistentVolume) {
+	claim := newClaim("c")
+	pv := newVolume(claim, newClass(classes.LocalStorage), "/d", "host-1")
+	claim.Spec.VolumeName = pv.Name
+	claim.Spec.Resources.Requests = v1.ResourceList{v1.ResourceStorage: *resource.NewQuantity(gib<<30, resource.BinarySI)}
+	claim.Status = v1.PersistentVolumeClaimStatus{
+		Phase: v1.ClaimBound, Capacity: v1.ResourceList{v1.ResourceStorage: resource.MustParse("1Gi")},
+		Conditions:                []v1.PersistentVolumeClaimCondition{{Type: v1.PersistentVolumeClaimResizing, Status: v1.ConditionTrue}},
+		AllocatedResourceStatuses: map[v1.ResourceName]v1.ClaimResourceStatus{v1.ResourceStorage: v1.PersistentVolumeClaimControllerResizeInProgress},
+	}
+	return claim, pv
+}
+
+// sizes are what the volume has, and what the claim's status says.
+func (w *world) sizes() string {
+	w.t.Helper()
+	claim, err := w.CoreV1().PersistentVolumeClaims("ns").Get(w.t.Context(), "c", metav1.GetOptions{})
+	pv, err2 := w.CoreV1().PersistentVolumes().Get(w.t.Context(), "pvc-uid-c", metav1.GetOptions{})
+	if err := errors.Join(err, err2); err != nil {
+		w.t.Fatal(err)
+	}
+	return pv.Spec.Capacity.Storage().String() + " " + claim.Status.Capacity.Storage().String()
+}
+
+func TestGrowth(t *testing.T) {
+	elsewhere := func(pv *v1.PersistentVolume) {
+		pv.Spec.NodeAffinity.Required.NodeSelectorTerms[0].MatchExpressions[0].Values = []string{"host-2"}
+	}
+	for name, test := range map[string]struct {
+		gib        int64
+		change     func(*v1.PersistentVolume)
+		want, says string
+	}{
+		"there is room":       {4, nil, "4Gi 4Gi", "VolumeResizeSuccessful Resize volume succeeded"},
+		"it asks for no more": {1, nil, "1Gi 1Gi", ""},
+		"it was killed between the two": {4, func(pv *v1.PersistentVolume) { pv.Spec.Capacity[v1.ResourceStorage] = resource.MustParse("4Gi") },
+			"4Gi 4Gi", "VolumeResizeSuccessful Resize volume succeeded"},
+		"another node has it":             {4, elsewhere, "1Gi 1Gi", ""},
+		"somebody else has made it":       {4, func(pv *v1.PersistentVolume) { pv.Annotations = nil }, "1Gi 1Gi", ""},
+		"the volume is another claim's":   {4, func(pv *v1.PersistentVolume) { pv.Spec.ClaimRef.UID = "another" }, "1Gi 1Gi", ""},
+		"there is room, but not for more": {11, nil, "1Gi 1Gi", `VolumeResizeFailed resize volume "pvc-uid-c" from 1Gi to 11Gi failed: node n1 has room for 9Gi more`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			play(t, func(t *testing.T, root string) {
+				claim, pv := growing(test.gib)
+				if test.change != nil {
+					test.change(pv)
+				}
+				w := newWorld(t, root, claim, pv)
+				w.run()
+				defer w.stop()
+				if got := w.sizes(); got != test.want {
+					t.Errorf("sizes %s, want %s", got, test.want)
+				}
+				if said := w.said(); said != test.says {
+					t.Errorf("said %q", said)
+				}
+				is, err := w.CoreV1().PersistentVolumeClaims("ns").Get(t.Context(), "c", metav1.GetOptions{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if test.want == "4Gi 4Gi" && (len(is.Status.Conditions) > 0 || len(is.Status.AllocatedResourceStatuses) > 0 || is.Status.AllocatedResources.Storage().String() != "4Gi") {
+					t.Errorf("status: %+v", is.Status)
+				}
+			})
+		})
+	}
+}
+
+// TestGrowthWaitsForRoom, of which nobody tells, or until the claim asks for less.
+func TestGrowthWaitsForRoom(t *testing.T) {
+	play(t, func(t *testing.T, root string) {
+		claim, pv := growing(20)
+		w := newWorld(t, root, claim, pv)
+		w.run()
+		defer w.stop()
+		w.free = 30 << 30
+		time.Sleep(patience)
+		w.settle()
+		if got := w.sizes(); got != "20Gi 20Gi" {
+			t.Errorf("sizes %s", got)
+		}
+		before := len(w.Actions())
+		time.Sleep(time.Hour)
+		w.settle()
+		if n := len(w.Actions()) - before; n != 0 {
+			t.Errorf("%d calls while nothing happens", n)
+		}
+	})
+}
+
 // TestNothingIsLeftOfAKill: a process may end between the directory and the volume. Data without a volume is kept.
 func TestNothingIsLeftOfAKill(t *testing.T) {
 	play(t, func(t *testing.T, root string) {

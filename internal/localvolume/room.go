@@ -46,6 +46,7 @@ func (p *Provisioner) lookAgain() {
 	if all, err := p.claimLister.List(labels.Everything()); err == nil { // it never fails: it is in memory
 		for _, c := range all {
 			p.claimChanged(nil, c)
+			p.wakeGrowth(nil, c)
 		}
 	}
 	if all, err := p.volumeLister.List(labels.Everything()); err == nil {

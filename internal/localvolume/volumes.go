@@ -50,9 +50,14 @@ func unclaimed(pv *v1.PersistentVolume) bool {
 	return pv.Status.Phase == v1.VolumeFailed || pv.Spec.ClaimRef == nil
 }
 
+// ours reports whether a volume was made by a provisioner of this sort, on whichever node.
+func ours(pv *v1.PersistentVolume) bool {
+	return pv.Annotations[volume.AnnDynamicallyProvisioned] == classes.LocalProvisioner
+}
+
 // volumeChanged wakes for volumes that were made by provisioners of this sort.
 func (p *Provisioner) volumeChanged(old, obj any) {
-	if pv, ok := obj.(*v1.PersistentVolume); ok && pv.Annotations[volume.AnnDynamicallyProvisioned] == classes.LocalProvisioner {
+	if pv, ok := obj.(*v1.PersistentVolume); ok && ours(pv) {
 		p.volumes.AddObject(old, obj)
 	}
 }

@@ -77,7 +77,7 @@ func TestAPodThatOverfillsItsClaimIsEvicted(t *testing.T) {
 }
 
 // TestStorageOfAFreshNode: a claim that names no class gets a directory of the node. Its data outlives the pod, a killed
-// node and one that was taken down; nothing of it outlives the claim.
+// node and one that was taken down; the claim can grow; nothing of it outlives the claim.
 func TestStorageOfAFreshNode(t *testing.T) {
 	needsOwnRuntime(t)
 	c := startCluster(t)
@@ -107,6 +107,15 @@ func TestStorageOfAFreshNode(t *testing.T) {
 	c.must("down")
 	c.up()
 	keeps("after the node was down")
+
+	c.kubectl("patch", "pvc", "notes-notes-0", "-p", `{"spec":{"resources":{"requests":{"storage":"20Mi"}}}}`)
+	for _, of := range []string{"{.status.capacity.storage}=20Mi", "{.status.allocatedResources.storage}=20Mi"} {
+		c.kubectl("wait", "pvc/notes-notes-0", "--for=jsonpath="+of, "--timeout", fmt.Sprint(patience))
+	}
+	if got := c.kubectl("get", "pv", "-o", "jsonpath={.items[*].spec.capacity.storage}"); !strings.Contains(got, "20Mi") {
+		t.Errorf("sizes of volumes: %s", got)
+	}
+	keeps("after it has grown")
 
 	c.kubectl("delete", "-f", example("storage.yaml"), "--timeout", fmt.Sprint(patience))
 	c.kubectl("delete", "pvc", "--all", "--timeout", fmt.Sprint(patience))

@@ -49,6 +49,8 @@ func localClass(others []storagev1.StorageClass) *storagev1.StorageClass {
 		Provisioner:       classes.LocalProvisioner,
 		ReclaimPolicy:     new(corev1.PersistentVolumeReclaimDelete),
 		VolumeBindingMode: new(storagev1.VolumeBindingWaitForFirstConsumer),
+
+		AllowVolumeExpansion: new(true),
 	}
 	for i := range others {
 		if classes.IsDefaultStorage(&others[i]) {

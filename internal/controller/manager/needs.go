@@ -49,6 +49,8 @@ var needs = map[string][]schema.GroupVersionResource{
 	"taint-eviction-controller":                      core("pods", "nodes"),
 	"ephemeral-volume-controller":                    core("pods", "persistentvolumeclaims"),
 	"persistentvolume-binder-controller":             join(core("persistentvolumes", "persistentvolumeclaims", "pods"), of("storage.k8s.io/v1", "storageclasses")),
+	"persistentvolume-attach-detach-controller":      join(core("pods", "nodes", "persistentvolumes", "persistentvolumeclaims"), of("storage.k8s.io/v1", "csidrivers", "volumeattachments")),
+	"persistentvolume-expander-controller":           core("persistentvolumes", "persistentvolumeclaims"),
 	"persistentvolumeclaim-protection-controller":    core("pods", "persistentvolumeclaims"),
 	"persistentvolume-protection-controller":         core("persistentvolumes"),
 	"volumeattributesclass-protection-controller":    join(core("persistentvolumes", "persistentvolumeclaims"), of("storage.k8s.io/v1", "volumeattributesclasses")),

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"wherry.dev/internal/controller/attachdetach"
 	"wherry.dev/internal/controller/certificates"
 	"wherry.dev/internal/controller/horizontalpodautoscaler"
 	"wherry.dev/internal/controller/nodelifecycle"
@@ -22,11 +23,12 @@ type Options struct {
 	Nodes           nodelifecycle.Options
 	TerminatedPods  int           // how many finished pods are kept; all if it is not positive
 	SigningDuration time.Duration // the longest time that certificates are valid
+	Volumes         attachdetach.Options
 }
 
 // DefaultOptions returns upstream's defaults.
 func DefaultOptions() Options {
-	return Options{horizontalpodautoscaler.Defaults, nodelifecycle.Defaults, podgc.TerminatedThreshold, certificates.MostTime}
+	return Options{horizontalpodautoscaler.Defaults, nodelifecycle.Defaults, podgc.TerminatedThreshold, certificates.MostTime, attachdetach.Options{}}
 }
 
 func (c *Config) options() Options {
@@ -47,6 +49,7 @@ func (o *Options) AddFlags(f *pflag.FlagSet) {
 	f.DurationVar(&o.Nodes.GracePeriod, "node-monitor-grace-period", o.Nodes.GracePeriod, "how long a node may be silent before it is marked as unreachable")
 	f.DurationVar(&o.Nodes.StartupGrace, "node-startup-grace-period", o.Nodes.StartupGrace, "the same, for a node that has never reported its status")
 	f.IntVar(&o.TerminatedPods, "terminated-pod-gc-threshold", o.TerminatedPods, "how many finished pods are kept before the oldest are deleted; 0 or less keeps all")
+	f.BoolVar(&o.Volumes.NoForceDetach, "disable-force-detach-on-timeout", o.Volumes.NoForceDetach, "keep volumes attached to a node that is not ready and said that it uses them, until it is ready again or has the taint node.kubernetes.io/out-of-service")
 	f.DurationVar(&o.SigningDuration, "cluster-signing-duration", o.SigningDuration, "how long certificates are valid, unless a shorter time is requested")
 }
 

@@ -20,6 +20,7 @@ import (
 
 	"wherry.dev/internal/clockset"
 	"wherry.dev/internal/controller"
+	"wherry.dev/internal/controller/attachdetach"
 	"wherry.dev/internal/controller/certificates"
 	"wherry.dev/internal/controller/clusterdns"
 	"wherry.dev/internal/controller/clusterroleaggregation"
@@ -31,6 +32,7 @@ import (
 	"wherry.dev/internal/controller/endpointslice"
 	"wherry.dev/internal/controller/endpointslicemirroring"
 	"wherry.dev/internal/controller/ephemeralvolume"
+	"wherry.dev/internal/controller/expand"
 	"wherry.dev/internal/controller/garbagecollector"
 	"wherry.dev/internal/controller/horizontalpodautoscaler"
 	"wherry.dev/internal/controller/job"
@@ -111,6 +113,8 @@ var table = []row{
 	// Storage
 	{"ephemeral-volume-controller", "ephemeral-volume-controller", plain(ephemeralvolume.New)},
 	{"persistentvolume-binder-controller", "persistent-volume-binder", plain(persistentvolume.New)},
+	{"persistentvolume-attach-detach-controller", "attachdetach-controller", buildAttachDetach},
+	{"persistentvolume-expander-controller", "expand-controller", plain(expand.New)},
 	{"persistentvolumeclaim-protection-controller", "pvc-protection-controller", plain(protection.NewForClaims)},
 	{"persistentvolume-protection-controller", "pv-protection-controller", plain(protection.NewForVolumes)},
 	{"volumeattributesclass-protection-controller", "volumeattributesclass-protection-controller", plain(protection.NewForAttributesClasses)},
@@ -182,6 +186,10 @@ func buildAutoscaler(p *parts) (controller.Controller, error) {
 
 func buildNodeLifecycle(p *parts) (controller.Controller, error) {
 	return nodelifecycle.New(p.client, p.informers, p.options().Nodes)
+}
+
+func buildAttachDetach(p *parts) (controller.Controller, error) {
+	return attachdetach.New(p.client, p.informers, p.options().Volumes)
 }
 
 func buildPodGC(p *parts) (controller.Controller, error) {

@@ -9,6 +9,7 @@ import (
 const (
 	terminated  = "terminated"
 	orphaned    = "orphaned"
+	lost        = "out-of-service"
 	unscheduled = "unscheduled"
 )
 

@@ -1,5 +1,6 @@
-// Package podgc removes pods that nobody else removes: those bound to a node that is gone, those
-// deleted before they were ever scheduled, and the oldest finished ones when there are too many.
+// Package podgc removes pods that nobody else removes: those bound to a node that is gone, those deleted on a node that
+// somebody has put out of service, those deleted before they were ever scheduled, and the oldest finished ones when
+// there are too many.
 package podgc
 
 import (
@@ -52,7 +53,9 @@ func New(client clientset.Interface, f informers.SharedInformerFactory, threshol
 	c := &Controller{client: client, pods: all.Lister(), nodes: nodes.Lister(), threshold: threshold, missing: map[string]time.Time{}}
 	c.loop = controller.NewLoop("orphaned_pods_nodes", c.reconcile)
 	if err := c.loop.Watch(nodes.Informer(), func(old, obj any) {
-		if old == nil || obj == nil {
+		was, _ := old.(*v1.Node)
+		is, _ := obj.(*v1.Node)
+		if was == nil || is == nil || outOfService(is) && !outOfService(was) {
 			c.loop.Add(key)
 		}
 	}); err != nil {
@@ -61,7 +64,7 @@ func New(client clientset.Interface, f informers.SharedInformerFactory, threshol
 	return c, c.loop.Watch(all.Informer(), func(old, obj any) {
 		pod, ok := obj.(*v1.Pod)
 		was, _ := old.(*v1.Pod)
-		if ok && (was == nil || pods.IsTerminal(pod.Status.Phase) && !pods.IsTerminal(was.Status.Phase) || pod.DeletionTimestamp != nil && pod.Spec.NodeName == "") {
+		if ok && (was == nil || pods.IsTerminal(pod.Status.Phase) && !pods.IsTerminal(was.Status.Phase) || c.nobodyEnds(pod)) {
 			c.loop.Add(key)
 		}
 	})
@@ -86,6 +89,8 @@ func (c *Controller) reconcile(ctx context.Context, _ string) error {
 		switch {
 		case p.Spec.NodeName == "" && p.DeletionTimestamp != nil:
 			err = c.remove(ctx, p, unscheduled, "")
+		case c.nobodyEnds(p):
+			err = c.remove(ctx, p, lost, "")
 		case gone[p.Spec.NodeName]:
 			err = c.removeOrphan(ctx, p)
 		case pods.IsTerminal(p.Status.Phase):
@@ -94,6 +99,23 @@ func (c *Controller) reconcile(ctx context.Context, _ string) error {
 		failure = oneOf(failure, err)
 	}
 	return oneOf(failure, c.trim(ctx, done))
+}
+
+// nobodyEnds reports whether a pod is being deleted, and there is no kubelet that could end it: it has no node, or one
+// that is out of service.
+func (c *Controller) nobodyEnds(p *v1.Pod) bool {
+	if p.DeletionTimestamp == nil || p.Spec.NodeName == "" {
+		return p.DeletionTimestamp != nil
+	}
+	node, err := c.nodes.Get(p.Spec.NodeName)
+	return err == nil && outOfService(node)
+}
+
+// outOfService reports whether a node is not ready, and somebody has said that nothing runs there any more (KEP-2268).
+func outOfService(n *v1.Node) bool {
+	ready := func(c v1.NodeCondition) bool { return c.Type == v1.NodeReady && c.Status == v1.ConditionTrue }
+	taint := func(t v1.Taint) bool { return t.Key == v1.TaintNodeOutOfService }
+	return !slices.ContainsFunc(n.Status.Conditions, ready) && slices.ContainsFunc(n.Spec.Taints, taint)
 }
 
 // oneOf returns the first of two errors, if it is one. A pod that cannot be removed is in nobody's way.
@@ -148,27 +170,28 @@ func (c *Controller) removeOrphan(ctx context.Context, p *v1.Pod) error {
 	return c.remove(ctx, p, orphaned, "PodGC: node no longer exists")
 }
 
-// remove removes a pod. It marks an unfinished one as failed first, so that its owner learns why. A
+// remove removes a pod. It marks an unfinished one that had a node as failed first, so that its owner learns why. A
 // conflict is an error, which a Loop retries in silence: there is another pod of its name, which the
 // informer will tell, or a webhook does not want the deletion now.
 func (c *Controller) remove(ctx context.Context, p *v1.Pod, reason, why string) error {
 	removed.WithLabelValues(p.Namespace, reason).Inc()
-	err := c.delete(ctx, p, why)
+	err := c.delete(ctx, p, reason, why)
 	if err != nil {
 		removeErrors.WithLabelValues(p.Namespace, reason).Inc()
 	}
 	return err
 }
 
-func (c *Controller) delete(ctx context.Context, p *v1.Pod, why string) error {
-	if why != "" && !pods.IsTerminal(p.Status.Phase) {
-		patch, err := json.Marshal(map[string]any{
-			"metadata": map[string]any{"uid": p.UID},
-			"status": map[string]any{"phase": v1.PodFailed, "conditions": []v1.PodCondition{{
+func (c *Controller) delete(ctx context.Context, p *v1.Pod, reason, why string) error {
+	if (why != "" || reason == lost) && !pods.IsTerminal(p.Status.Phase) {
+		status := map[string]any{"phase": v1.PodFailed}
+		if why != "" {
+			status["conditions"] = []v1.PodCondition{{
 				Type: v1.DisruptionTarget, Status: v1.ConditionTrue, Reason: "DeletionByPodGC", Message: why,
 				ObservedGeneration: p.Generation, LastTransitionTime: metav1.Now(),
-			}}},
-		})
+			}}
+		}
+		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": p.UID}, "status": status})
 		if err != nil {
 			return err
 		}

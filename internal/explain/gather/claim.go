@@ -25,6 +25,14 @@ func (g *gatherer) claim(ctx context.Context) (x explain.Explanation, err error)
 	if f.VolumesUnread = g.unread("volumes", err); !f.VolumesUnread {
 		f.Volumes = pointers(volumes.Items)
 	}
+	attachments, err := g.StorageV1().VolumeAttachments().List(ctx, metav1.ListOptions{})
+	if !g.unread("volume attachments", err) {
+		for _, a := range pointers(attachments.Items) {
+			if of := a.Spec.Source.PersistentVolumeName; of != nil && *of == c.Spec.VolumeName {
+				f.Attachments = append(f.Attachments, a)
+			}
+		}
+	}
 	f.About = g.on(ctx, c.UID)
 	return explain.Claim(f), nil
 }

@@ -242,6 +242,7 @@ var controllers = map[string][]rbacv1.PolicyRule{
 	"local-volume-provisioner": {
 		rule("get create update delete", core, "persistentvolumes"),
 		rule("get update", core, "persistentvolumeclaims"),
+		rule("update", core, "persistentvolumeclaims/status"),
 		events(),
 	},
 	"persistent-volume-binder": {
