@@ -99,6 +99,7 @@ type Kubelet struct {
 	images   atomic.Pointer[imagegc.Collector]
 	limits   atomic.Pointer[storagelimit.Enforcer]
 	orphans  *orphans.Orphans
+	volumes  *volume.Mounter
 	sources  *podsource.Awaited
 	hostIPs  []string
 	runtime  string // name, for container IDs
@@ -119,6 +120,8 @@ type Kubelet struct {
 	// What tests replace.
 	dialLogind func(context.Context) (shutdown.Login, error)
 	watchLogs  func() (logs.Watcher, error)
+	// watchPlugins: plugins are looked for.
+	watchPlugins bool
 }
 
 // New checks the configuration and builds a kubelet. Nothing runs yet; only Run contacts the
@@ -137,7 +140,7 @@ func New(cfg config.Config, deps Deps) (*Kubelet, error) {
 		cfg: cfg, deps: deps, dirs: criconfig.Dirs{Root: cfg.RootDir}, ready: make(chan struct{}), serves: make(chan struct{}),
 		events:     &events.Recorder{Node: cfg.NodeName, Client: deps.Client, QPS: float32(ptr.Deref(cfg.EventRecordQPS, 0)), Burst: int(cfg.EventBurst)},
 		services:   podsource.NewServices(deps.Client),
-		dialLogind: shutdown.Logind, watchLogs: func() (logs.Watcher, error) { return logs.NewWatch() },
+		dialLogind: shutdown.Logind, watchLogs: func() (logs.Watcher, error) { return logs.NewWatch() }, watchPlugins: true,
 	}
 	k.sources = k.awaitSources()
 	var err error
@@ -241,6 +244,7 @@ func (k *Kubelet) buildNode(rt *runtimeapi.VersionResponse) error {
 		RuntimeVersion: rt.RuntimeName + "://" + rt.RuntimeVersion, KubeletVersion: version.Get().GitVersion,
 		Port: k.port, ReportEvery: k.cfg.NodeStatusReportFrequency.Duration, LeaseSeconds: k.cfg.NodeLeaseDurationSeconds,
 		MaxImages: int(ptr.Deref(k.cfg.NodeStatusMaxImages, 50)), Trouble: k.trouble, Pressure: k.conditions.Pressure.Has,
+		VolumesInUse: k.volumesInUse,
 	}, k.deps.Client, k.deps.Runtime, k.deps.Images, k.events)
 	return err
 }
@@ -262,9 +266,10 @@ func (k *Kubelet) buildOps(ctx context.Context, pods *podworker.Pods) error {
 	if err != nil {
 		return err
 	}
+	k.volumes = k.mounter(pods, tokens)
 	k.ops = podops.New(k.opsConfig(), podops.Deps{
 		Runtime: k.deps.Runtime, Images: k.deps.Images, Client: k.deps.Client, Tokens: tokens, Objects: k.objects, Users: users, Plugins: plugins, Pulled: k.pulled,
-		Volumes: k.mounter(pods, tokens),
+		Volumes: k.volumes,
 		Cgroups: k.deps.Cgroups, Events: k.events, Status: k.status, Services: k.services.List,
 		Node: func() podops.Node {
 			return podops.Node{Memory: k.node.Memory(), Allocatable: k.node.Node().Status.Allocatable}
@@ -290,6 +295,10 @@ func (k *Kubelet) mounter(pods *podworker.Pods, tokens *identity.TokenSource) *v
 		Warn: func(pod *v1.Pod, reason, message string) {
 			k.events.Eventf(pod, v1.EventTypeWarning, reason, "%s", message)
 		},
+		Tell: func(pod *v1.Pod, reason, message string) {
+			k.events.Eventf(pod, v1.EventTypeNormal, reason, "%s", message)
+		},
+		CSI: k.csiVolumes(),
 	}
 	if k.deps.Client != nil {
 		m.Volume = func(ctx context.Context, name string) (*v1.PersistentVolume, error) {
@@ -382,7 +391,7 @@ func (k *Kubelet) Run(ctx context.Context) error {
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	for _, run := range []func(context.Context) error{
-		k.objects.Run, k.status.Run, k.table.Run, k.node.Run, k.node.RunLease, k.pleg.Watch, k.pleg.Relist, k.rotator.Run, k.shutdown().Run, k.tellReady,
+		k.objects.Run, k.status.Run, k.table.Run, k.node.Run, k.node.RunLease, k.pleg.Watch, k.pleg.Relist, k.rotator.Run, k.shutdown().Run, k.tellReady, k.findPlugins,
 		k.afterSources(k.orphans.Run), k.afterSources(k.followShares), k.afterSources(k.guardNode),
 	} {
 		g.Go(func() error { return run(ctx) })

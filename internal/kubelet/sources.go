@@ -65,7 +65,7 @@ func (k *Kubelet) runSources(ctx context.Context, g *errgroup.Group) {
 	})
 	g.Go(func() error {
 		podsource.Node(ctx, client, k.cfg.NodeName, podsource.Events{
-			Set:  func(obj runtime.Object) { k.node.Observe(obj.(*v1.Node)) },
+			Set:  func(obj runtime.Object) { k.nodeSeen(obj.(*v1.Node)) },
 			Gone: func(runtime.Object) { k.node.Lost() },
 		})
 		return nil

@@ -206,3 +206,18 @@ func Attach(from *os.File, dst string, attributes uint64) error {
 	}
 	return nil
 }
+
+// Listed reports whether the kernel's table has a mount at path. Unlike Mounted it asks no file system, which may hang
+// or be broken. What it is mounted in must be a folder that does answer.
+func Listed(path string) (bool, error) {
+	in, err := filepath.EvalSymlinks(filepath.Dir(path))
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	path = filepath.Join(in, filepath.Base(path))
+	infos, err := mountinfo.GetMounts(func(i *mountinfo.Info) (skip, stop bool) { return i.Mountpoint != path, i.Mountpoint == path })
+	return len(infos) > 0, err
+}

@@ -15,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/component-helpers/storage/ephemeral"
 	kubeletapis "k8s.io/kubelet/pkg/apis"
 
 	"wherry.dev/internal/api/pods"
@@ -381,6 +382,9 @@ func (p *nodeRestriction) admitAudience(ctx context.Context, a admission.Attribu
 			}
 		}
 	}
+	if p.driverAsks(ctx, pod, audience) {
+		return nil
+	}
 	user := a.GetUserInfo()
 	decision, _, err := p.may.Authorize(ctx, authorizer.AttributesRecord{
 		User: user, Verb: "request-serviceaccounts-token-audience", Namespace: a.GetNamespace(),
@@ -393,6 +397,45 @@ func (p *nodeRestriction) admitAudience(ctx context.Context, a admission.Attribu
 		return forbid(a, "audience %q not found in pod spec volume, error authorizing %s to request tokens for this audience: %w", audience, user.GetName(), err)
 	}
 	return forbid(a, "audience %q not found in pod spec volume, %s is not authorized to request tokens for this audience", audience, user.GetName())
+}
+
+// driverAsks reports whether the driver of a pod's CSI volume is given tokens for an audience.
+func (p *nodeRestriction) driverAsks(ctx context.Context, pod *corev1.Pod, audience string) bool {
+	for i := range pod.Spec.Volumes {
+		name := p.driverOf(ctx, pod, &pod.Spec.Volumes[i])
+		if name == "" {
+			continue
+		}
+		driver, err := registry.Get[*storagev1.CSIDriver](ctx, p.lookup, storagev1.Resource("csidrivers"), "", name)
+		if err == nil && slices.ContainsFunc(driver.Spec.TokenRequests, func(r storagev1.TokenRequest) bool { return r.Audience == audience }) {
+			return true
+		}
+	}
+	return false
+}
+
+// driverOf returns the CSI driver of a volume; "" for none.
+func (p *nodeRestriction) driverOf(ctx context.Context, pod *corev1.Pod, v *corev1.Volume) string {
+	claim := ""
+	switch {
+	case v.CSI != nil:
+		return v.CSI.Driver
+	case v.PersistentVolumeClaim != nil:
+		claim = v.PersistentVolumeClaim.ClaimName
+	case v.Ephemeral != nil:
+		claim = ephemeral.VolumeClaimName(pod, v)
+	default:
+		return ""
+	}
+	c, err := registry.Get[*corev1.PersistentVolumeClaim](ctx, p.lookup, corev1.Resource("persistentvolumeclaims"), pod.Namespace, claim)
+	if err != nil || c.Spec.VolumeName == "" {
+		return ""
+	}
+	pv, err := registry.Get[*corev1.PersistentVolume](ctx, p.lookup, corev1.Resource("persistentvolumes"), "", c.Spec.VolumeName)
+	if err != nil || pv.Spec.CSI == nil {
+		return ""
+	}
+	return pv.Spec.CSI.Driver
 }
 
 // admitLease lets a node write only the lease with its name in kube-node-lease.

@@ -277,6 +277,18 @@ func (o nodeObjects) Volume(ctx context.Context, name string) (*corev1.Persisten
 	return registry.Get[*corev1.PersistentVolume](ctx, o.lookup, schema.GroupResource{Resource: "persistentvolumes"}, "", name)
 }
 
+func (o nodeObjects) VolumeOf(ctx context.Context, namespace, claim string) (*corev1.PersistentVolume, error) {
+	c, err := registry.Get[*corev1.PersistentVolumeClaim](ctx, o.lookup, schema.GroupResource{Resource: "persistentvolumeclaims"}, namespace, claim)
+	if err != nil || c.Spec.VolumeName == "" {
+		return nil, err
+	}
+	volume, err := o.Volume(ctx, c.Spec.VolumeName)
+	if err != nil || volume.Spec.ClaimRef == nil || volume.Spec.ClaimRef.UID != c.UID {
+		return nil, err
+	}
+	return volume, nil
+}
+
 func (o nodeObjects) NodeOf(ctx context.Context, resource schema.GroupResource, namespace, name string) (string, error) {
 	switch resource {
 	case storagev1.Resource("volumeattachments"):

@@ -42,6 +42,7 @@ type tokenKey struct {
 
 type issued struct {
 	token     string
+	expires   metav1.Time
 	refreshAt time.Time
 }
 
@@ -58,6 +59,16 @@ func (t *TokenSource) Token(ctx context.Context, pod *v1.Pod, src *v1.ServiceAcc
 	}
 	got, err := t.get(ctx, pod, tokenKey{uid: pod.UID, audience: src.Audience, seconds: seconds})
 	return got.token, got.refreshAt, err
+}
+
+// Issue is Token for whoever needs to know when the token expires.
+func (t *TokenSource) Issue(ctx context.Context, pod *v1.Pod, src *v1.ServiceAccountTokenProjection) (authenticationv1.TokenRequestStatus, error) {
+	seconds := int64(3600)
+	if src.ExpirationSeconds != nil {
+		seconds = *src.ExpirationSeconds
+	}
+	got, err := t.get(ctx, pod, tokenKey{uid: pod.UID, audience: src.Audience, seconds: seconds})
+	return authenticationv1.TokenRequestStatus{Token: got.token, ExpirationTimestamp: got.expires}, err
 }
 
 // AccountToken returns a token for the pod's service account, for one audience, if the account
@@ -110,7 +121,7 @@ func (t *TokenSource) request(ctx context.Context, pod *v1.Pod, key tokenKey, no
 	}
 	wait := min(time.Duration(float64(life)*tokenRefresh), tokenMaxAge)
 	wait -= spread(pod.UID, min(tokenJitter, wait/10+1))
-	return issued{resp.Status.Token, now.Add(wait)}, nil
+	return issued{resp.Status.Token, resp.Status.ExpirationTimestamp, now.Add(wait)}, nil
 }
 
 // spread returns the pod's own fraction of most, so that pods that arrived together do not renew

@@ -78,6 +78,8 @@ type Config struct {
 	Trouble func() string
 	// Pressure, if not nil, reports whether the node is short of memory, disk space or processes.
 	Pressure func(v1.NodeConditionType) bool
+	// VolumesInUse, if not nil, returns the attached volumes that the node uses now; before are those reported last.
+	VolumesInUse func(before []v1.UniqueVolumeName) []v1.UniqueVolumeName
 }
 
 // Reporter writes the Node object.
@@ -393,6 +395,9 @@ func (r *Reporter) merge(st *v1.NodeStatus) {
 		st.Addresses = others.addresses // the cloud controller knows better
 	}
 	st.VolumesAttached, st.VolumesInUse, st.Phase, st.Config = old.VolumesAttached, old.VolumesInUse, old.Phase, old.Config
+	if r.cfg.VolumesInUse != nil {
+		st.VolumesInUse = r.cfg.VolumesInUse(old.VolumesInUse)
+	}
 	for i := range st.Conditions {
 		for _, o := range old.Conditions {
 			if o.Type == st.Conditions[i].Type && o.Status == st.Conditions[i].Status {

@@ -301,7 +301,11 @@ func (o *Ops) mountVolume(ctx context.Context, op podplan.Op, in *podplan.Input)
 	if err := os.MkdirAll(o.Dirs.Pod(in.Pod.UID), 0o750); err != nil {
 		return failed(err)
 	}
-	refresh, err := o.Volumes.Mount(ctx, in.Pod, op.Name)
+	mount := o.Volumes.Mount
+	if in.Volumes[op.Name].Mounted {
+		mount = o.Volumes.Renew
+	}
+	refresh, err := mount(ctx, in.Pod, op.Name)
 	if err != nil && ctx.Err() == nil {
 		reason, first := "FailedMount", in.Failures[op.Key()].Count == 0
 		f, ok := errors.AsType[*volume.Failure](err)

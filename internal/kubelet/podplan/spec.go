@@ -6,9 +6,9 @@ import (
 	"wherry.dev/internal/api/pods"
 )
 
-// usesObjects reports whether a volume's content can change while it is mounted.
+// usesObjects reports whether a volume's content, or its size, can change while it is mounted.
 func usesObjects(v *v1.Volume) bool {
-	return v.ConfigMap != nil || v.Secret != nil || v.DownwardAPI != nil || v.Projected != nil
+	return v.PersistentVolumeClaim != nil || v.Ephemeral != nil || v.ConfigMap != nil || v.Secret != nil || v.DownwardAPI != nil || v.Projected != nil
 }
 
 // grace returns the pod's grace period in seconds: that of its deletion if it is being deleted,

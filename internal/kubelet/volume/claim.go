@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -41,52 +42,87 @@ func claimOf(pod *v1.Pod, v *v1.Volume) (claimRef, bool) {
 //  3. The node has to be one that may have the volume.
 //  4. The record is written, unless another pod has the volume to itself.
 //  5. The volume's kind sets it up.
-func (m *Mounter) mountClaim(ctx context.Context, pod *v1.Pod, v *v1.Volume, ref claimRef) error {
-	if there, err := m.standing(pod.UID, v.Name); err != nil || there {
-		return err
+func (m *Mounter) mountClaim(ctx context.Context, pod *v1.Pod, v *v1.Volume, ref claimRef) (refreshAt time.Time, err error) {
+	if renews, there, err := m.standing(pod.UID, v.Name); err != nil || there {
+		if renews { // what it wants may take its time, for which the pod need not wait
+			refreshAt = time.Now()
+		}
+		return refreshAt, err
 	}
 	s, claim, err := m.resolve(ctx, pod, v, ref)
 	if err != nil {
-		return unprocessed(v.Name, err)
+		return refreshAt, unprocessed(v.Name, err)
 	}
+	s.claim = claim
 	k := m.kindOf(s)
 	if k == nil {
-		return failed(s, unsupported(s))
+		return refreshAt, failed(s, unsupported(s))
 	}
 	if err := volume.CheckNodeAffinity(s.pv, m.NodeLabels()); err != nil {
-		return failed(s, &failedAt{"MountVolume.NodeAffinity check failed", err})
+		return refreshAt, failed(s, &failedAt{"MountVolume.NodeAffinity check failed", err})
 	}
-	// Pods that share a volume come one after another: the first one gives it to its group.
-	return m.calls.alone(ctx, ofVolume, s.pv.Name, func() error { return failed(s, m.take(ctx, s, k, claim)) })
+	path := k.path(s, m.place(k, s))
+	err = m.calls.alone(ctx, ofVolume, s.pv.Name, func() error { return m.take(s, k, path) })
+	if err != nil {
+		return refreshAt, failed(s, err)
+	}
+	// The pod may have the volume under two names.
+	err = m.calls.alone(ctx, pod.UID, claimOnce(s.pv.Name), func() error {
+		if there, err := k.ready(path); err != nil || there {
+			return err
+		}
+		refreshAt, err = k.setUp(ctx, s, path)
+		return err
+	})
+	return refreshAt, failed(s, err)
+}
+
+// claimOnce stands, among the volumes of a pod, for a PersistentVolume that it may have under several names.
+func claimOnce(pv string) string { return "//" + pv }
+
+// renewClaim looks after the volume of a claim that is set up.
+func (m *Mounter) renewClaim(ctx context.Context, pod *v1.Pod, v *v1.Volume, ref claimRef) (refreshAt time.Time, err error) {
+	if renews, there, err := m.standing(pod.UID, v.Name); err != nil || !there || !renews {
+		return refreshAt, err
+	}
+	s, claim, err := m.resolve(ctx, pod, v, ref)
+	if err != nil {
+		return refreshAt, unprocessed(v.Name, err)
+	}
+	s.claim = claim
+	k := m.kindOf(s)
+	err = m.calls.alone(ctx, pod.UID, claimOnce(s.pv.Name), func() (err error) {
+		refreshAt, err = m.renewBy(ctx, k, s)
+		return err
+	})
+	return refreshAt, err
 }
 
 // ofVolume stands for a pod's UID where a PersistentVolume is meant, whichever pod has it.
 const ofVolume types.UID = "volume"
 
-// standing reports whether the volume of a claim is set up.
-func (m *Mounter) standing(uid types.UID, name string) (bool, error) {
+// standing reports whether the volume of a claim is set up, and whether it is one that wants to be renewed.
+func (m *Mounter) standing(uid types.UID, name string) (renews, there bool, err error) {
 	all, err := boundOf(m.Dirs, uid)
 	if err != nil {
-		return false, err
+		return false, false, err
 	}
 	b, ok := all[name]
 	if !ok {
-		return false, nil
+		return false, false, nil
 	}
-	return m.holds(b)
-}
-
-// holds reports whether what was written down is set up.
-func (m *Mounter) holds(b bound) (bool, error) {
 	for _, k := range m.kinds() {
 		if k.folder() == b.Folder {
-			return k.ready(b.Path)
+			_, renews = k.(renewer)
+			there, err = k.ready(b.Path)
+			return renews, there, err
 		}
 	}
-	return false, nil // of a kind that another release had
+	return false, false, nil // of a kind that another release had
 }
 
-func (m *Mounter) take(ctx context.Context, s *spec, k kind, claim *v1.PersistentVolumeClaim) error {
+// take writes down that the pod has a volume, unless another pod has it to itself.
+func (m *Mounter) take(s *spec, k kind, path string) error {
 	if slices.Contains(s.pv.Spec.AccessModes, v1.ReadWriteOncePod) {
 		others, err := m.others(s.pod.UID, s.pv.Name)
 		if err != nil {
@@ -97,19 +133,10 @@ func (m *Mounter) take(ctx context.Context, s *spec, k kind, claim *v1.Persisten
 			return errors.New("volume uses the ReadWriteOncePod access mode and is already in use by another pod")
 		}
 	}
-	path := k.path(s, m.place(k, s))
-	err := writeBound(m.Dirs, s.pod.UID, s.name, bound{
-		Volume: s.pv.Name, Claim: claim.Name, ClaimUID: claim.UID, location: location{path, s.readOnly, s.block}, Folder: k.folder(),
+	return writeBound(m.Dirs, s.pod.UID, s.name, bound{
+		Volume: s.pv.Name, Claim: s.claim.Name, ClaimUID: s.claim.UID, location: location{path, s.readOnly, s.block}, Folder: k.folder(),
 		Size: s.pv.Spec.Capacity.Storage().Value(),
 	})
-	if err != nil {
-		return err
-	}
-	if there, err := k.ready(path); err != nil || there { // by another volume of the pod
-		return err
-	}
-	_, err = k.setUp(ctx, s, path)
-	return err
 }
 
 // resolve finds out which volume a claim is bound to.

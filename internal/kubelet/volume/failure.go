@@ -1,6 +1,7 @@
 package volume
 
 import (
+	"errors"
 	"fmt"
 	"reflect"
 	"strings"
@@ -33,6 +34,9 @@ func (f *failedAt) Unwrap() error { return f.err }
 func failed(s *spec, err error) error {
 	if err == nil {
 		return nil
+	}
+	if f, ok := errors.AsType[*Failure](err); ok { // it says so already
+		return f
 	}
 	name, step, reason := s.name, "MountVolume.SetUp failed", "FailedMount"
 	if s.pv != nil {

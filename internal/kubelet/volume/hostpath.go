@@ -22,11 +22,11 @@ func (hostPath) source(s *spec) *v1.HostPathVolumeSource {
 	return s.own.HostPath
 }
 
-func (h hostPath) is(s *spec) bool               { return h.source(s) != nil }
-func (hostPath) folder() string                  { return "" }
-func (h hostPath) path(s *spec, _ string) string { return h.source(s).Path }
-func (hostPath) ready(string) (bool, error)      { return false, nil }
-func (hostPath) tearDown(string) error           { return nil }
+func (h hostPath) is(s *spec) bool                      { return h.source(s) != nil }
+func (hostPath) folder() string                         { return "" }
+func (h hostPath) path(s *spec, _ string) string        { return h.source(s).Path }
+func (hostPath) ready(string) (bool, error)             { return false, nil }
+func (hostPath) tearDown(context.Context, string) error { return nil }
 
 func (h hostPath) setUp(_ context.Context, s *spec, _ string) (time.Time, error) {
 	switch {

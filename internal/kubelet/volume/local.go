@@ -35,7 +35,7 @@ func (local) is(s *spec) bool { return s.pv != nil && s.pv.Spec.Local != nil }
 // ready: what is mounted is complete, because mounting is the last step. A device is looked up anew.
 func (local) ready(dir string) (bool, error) { return mount.Mounted(dir) }
 
-func (local) tearDown(dir string) error {
+func (local) tearDown(_ context.Context, dir string) error {
 	if err := mount.UnmountStack(dir); err != nil {
 		return err
 	}
@@ -62,7 +62,8 @@ func (l local) setUp(ctx context.Context, s *spec, dir string) (time.Time, error
 	if s.block {
 		return time.Time{}, linkDevice(path, dir)
 	}
-	return time.Time{}, l.bind(ctx, s, path, dir)
+	// Pods that share a volume come one after another: the first one gives it to its group.
+	return time.Time{}, l.m.calls.alone(ctx, ofVolume, s.pv.Name, func() error { return l.bind(ctx, s, path, dir) })
 }
 
 // acceptable refuses paths that cannot be a volume: those that climb, and those that show one pod's files to another.

@@ -35,7 +35,7 @@ func (n nfs) is(s *spec) bool { return n.source(s) != nil }
 
 func (nfs) ready(dir string) (bool, error) { return mount.Mounted(dir) }
 
-func (nfs) tearDown(dir string) error {
+func (nfs) tearDown(_ context.Context, dir string) error {
 	if err := mount.UnmountStack(dir); err != nil {
 		return err
 	}

@@ -18,6 +18,7 @@ import (
 	"path/filepath"
 	"time"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -37,6 +38,8 @@ type Objects interface {
 // Tokens issues service account tokens that are bound to a pod.
 type Tokens interface {
 	Token(ctx context.Context, pod *v1.Pod, src *v1.ServiceAccountTokenProjection) (token string, refreshAt time.Time, err error)
+	// Issue is Token for whoever needs to know when the token expires.
+	Issue(ctx context.Context, pod *v1.Pod, src *v1.ServiceAccountTokenProjection) (authenticationv1.TokenRequestStatus, error)
 }
 
 // Certificates has the certificates of pods; volume and source say which of a pod's.
@@ -66,6 +69,10 @@ type Mounter struct {
 	Freed func(uid types.UID)
 	// Warn, if not nil, tells a pod's owner what may not be as the pod wants it.
 	Warn func(pod *v1.Pod, reason, message string)
+	// Tell, if not nil, tells a pod's owner what was done.
+	Tell func(pod *v1.Pod, reason, message string)
+	// CSI, if not nil, has the node's CSI drivers.
+	CSI *CSI
 
 	calls   calls
 	waiting waiting
@@ -79,7 +86,9 @@ type spec struct {
 	// own is what the pod's spec says.
 	own *v1.VolumeSource
 	// pv is what the claim is bound to that own names; nil for all other volumes.
-	pv       *v1.PersistentVolume
+	pv *v1.PersistentVolume
+	// claim that it is bound to.
+	claim    *v1.PersistentVolumeClaim
 	readOnly bool
 	// block: containers get a device, not a file system.
 	block bool
@@ -98,13 +107,20 @@ type kind interface {
 	// ready reports whether the volume of a claim is there as setUp has left it.
 	ready(path string) (bool, error)
 	// tearDown takes from the pod what setUp made at dir. What is in a volume that outlives the pod stays.
-	tearDown(dir string) error
+	tearDown(ctx context.Context, dir string) error
+}
+
+// renewer is a kind whose volumes want something while they are there.
+type renewer interface {
+	// renew looks after a volume that is set up. If the time is not zero, it is to be called again by then.
+	renew(ctx context.Context, s *spec, path string) (time.Time, error)
 }
 
 // kinds has every kind of volume that this node can set up.
 func (m *Mounter) kinds() []kind {
 	return []kind{
 		m.emptyDirs(), m.configMaps(), m.secrets(), m.downwardAPIs(), m.projections(), hostPath{}, m.locals(), nfsMounts(),
+		m.csiVolumes(),
 	}
 }
 
@@ -125,7 +141,8 @@ func (placed) path(_ *spec, dir string) string { return dir }
 
 // ready is for kinds that are not behind claims.
 func (placed) ready(string) (bool, error) { return false, nil }
-func (placed) tearDown(dir string) error  { return mount.UnmountStack(dir) }
+
+func (placed) tearDown(_ context.Context, dir string) error { return mount.UnmountStack(dir) }
 
 func find(pod *v1.Pod, name string) *v1.Volume {
 	for i := range pod.Spec.Volumes {
@@ -145,7 +162,7 @@ func (m *Mounter) Mount(ctx context.Context, pod *v1.Pod, name string) (refreshA
 	}
 	return call(ctx, &m.calls, pod.UID, name, func() (time.Time, error) {
 		if claim, ok := claimOf(pod, v); ok {
-			return time.Time{}, m.mountClaim(ctx, pod, v, claim)
+			return m.mountClaim(ctx, pod, v, claim)
 		}
 		s := &spec{pod: pod, name: name, own: &v.VolumeSource}
 		k := m.kindOf(s)
@@ -155,6 +172,35 @@ func (m *Mounter) Mount(ctx context.Context, pod *v1.Pod, name string) (refreshA
 		at, err := k.setUp(ctx, s, k.path(s, m.place(k, s)))
 		return at, failed(s, err)
 	})
+}
+
+// Renew is Mount for a volume that is set up, and of which an object has changed, or whose time has come. Nothing waits
+// for it.
+func (m *Mounter) Renew(ctx context.Context, pod *v1.Pod, name string) (refreshAt time.Time, err error) {
+	v := find(pod, name)
+	if v == nil {
+		return time.Time{}, fmt.Errorf("volume %q is not in the pod's spec", name)
+	}
+	ref, claimed := claimOf(pod, v)
+	if !claimed && v.CSI == nil {
+		return m.Mount(ctx, pod, name)
+	}
+	return call(ctx, &m.calls, pod.UID, name, func() (time.Time, error) {
+		if claimed {
+			return m.renewClaim(ctx, pod, v, ref)
+		}
+		s := &spec{pod: pod, name: name, own: &v.VolumeSource}
+		return m.renewBy(ctx, m.kindOf(s), s)
+	})
+}
+
+func (m *Mounter) renewBy(ctx context.Context, k kind, s *spec) (time.Time, error) {
+	r, ok := k.(renewer)
+	if !ok {
+		return time.Time{}, nil
+	}
+	at, err := r.renew(ctx, s, k.path(s, m.place(k, s)))
+	return at, failed(s, err)
 }
 
 // place is where a volume is in the pod's directory.
@@ -225,16 +271,16 @@ func (m *Mounter) Left(uid types.UID) bool {
 // Clear takes down all volumes of a pod of which nothing runs. What is in volumes that outlive the pod stays. It also
 // removes what containers wrote into our files: if they filled the disk that way, other pods would be evicted for it.
 func (m *Mounter) Clear(ctx context.Context, uid types.UID) error {
-	_, err := call(ctx, &m.calls, uid, all, func() (struct{}, error) { return struct{}{}, m.clear(uid) })
+	_, err := call(ctx, &m.calls, uid, all, func() (struct{}, error) { return struct{}{}, m.clear(ctx, uid) })
 	return err
 }
 
-func (m *Mounter) clear(uid types.UID) error {
+func (m *Mounter) clear(ctx context.Context, uid types.UID) error {
 	used, err := boundOf(m.Dirs, uid)
 	if err != nil {
 		return err
 	}
-	if err := m.takeDown(uid); err != nil {
+	if err := m.takeDown(ctx, uid); err != nil {
 		return err
 	}
 	if m.Certificates != nil {
@@ -254,7 +300,7 @@ func (m *Mounter) clear(uid types.UID) error {
 }
 
 // takeDown unmounts everything in a pod's directory: parts of volumes before the volumes.
-func (m *Mounter) takeDown(uid types.UID) error {
+func (m *Mounter) takeDown(ctx context.Context, uid types.UID) error {
 	parts, err := filepath.Glob(filepath.Join(m.Dirs.Subpaths(uid), "*", "*", "*"))
 	if err != nil {
 		return err
@@ -272,7 +318,7 @@ func (m *Mounter) takeDown(uid types.UID) error {
 		errs = append(errs, err)
 		for _, dir := range places {
 			if k := of[filepath.Base(filepath.Dir(dir))]; k != nil {
-				errs = append(errs, k.tearDown(dir))
+				errs = append(errs, k.tearDown(ctx, dir))
 			} else { // of another release, or of another kubelet
 				errs = append(errs, mount.UnmountStack(dir))
 			}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -54,6 +55,10 @@ type oneToken struct{}
 
 func (oneToken) Token(context.Context, *v1.Pod, *v1.ServiceAccountTokenProjection) (string, time.Time, error) {
 	return "tok", time.Unix(1000, 0), nil
+}
+
+func (oneToken) Issue(_ context.Context, _ *v1.Pod, src *v1.ServiceAccountTokenProjection) (authenticationv1.TokenRequestStatus, error) {
+	return authenticationv1.TokenRequestStatus{Token: "tok-" + src.Audience, ExpirationTimestamp: metav1.Unix(2000, 0)}, nil
 }
 
 func newMounter(t *testing.T, o objs) *Mounter {

@@ -25,6 +25,8 @@ type objects interface {
 	PodsOn(ctx context.Context, node string) ([]corev1.Pod, error)
 	// Volume returns a persistent volume.
 	Volume(ctx context.Context, name string) (*corev1.PersistentVolume, error)
+	// VolumeOf returns the volume that a claim is bound to; nil if it is not bound.
+	VolumeOf(ctx context.Context, namespace, claim string) (*corev1.PersistentVolume, error)
 	// NodeOf returns the node that a volume attachment or a pod certificate request is for.
 	NodeOf(ctx context.Context, resource schema.GroupResource, namespace, name string) (string, error)
 }
@@ -81,7 +83,7 @@ type decide func(ctx context.Context, node string, attrs authorizer.Attributes) 
 func (a *Authorizer) special(resource schema.GroupResource) decide {
 	switch resource {
 	case schema.GroupResource{Resource: "secrets"}:
-		return a.reading(secret)
+		return a.secrets
 	case schema.GroupResource{Resource: "configmaps"}:
 		return a.reading(configMap)
 	case schema.GroupResource{Resource: "persistentvolumeclaims"}:
@@ -150,6 +152,40 @@ func (a *Authorizer) reading(k kind) decide {
 		}
 		return a.related(ctx, node, object{attrs.GetNamespace(), ref{k, attrs.GetName()}})
 	}
+}
+
+// secrets allows a node to read the secrets that its pods refer to, and to get those of the volumes of their claims.
+func (a *Authorizer) secrets(ctx context.Context, node string, attrs authorizer.Attributes) (authorizer.Decision, string, error) {
+	decision, reason, err := a.reading(secret)(ctx, node, attrs)
+	if decision == authorizer.DecisionAllow || err != nil || attrs.GetVerb() != "get" || attrs.GetSubresource() != "" || attrs.GetName() == "" {
+		return decision, reason, err
+	}
+	pods, err := a.objects.PodsOn(ctx, node)
+	if err != nil {
+		return authorizer.DecisionNoOpinion, "", fmt.Errorf("pods of node %s: %w", node, err)
+	}
+	for i := range pods {
+		for _, r := range refsOf(&pods[i]) {
+			if r.kind != claim {
+				continue
+			}
+			volume, err := a.objects.VolumeOf(ctx, pods[i].Namespace, r.name)
+			if err == nil && volume != nil && needsSecret(volume, attrs.GetNamespace(), attrs.GetName()) {
+				return allow()
+			}
+		}
+	}
+	return decision, reason, nil
+}
+
+// needsSecret reports whether a node needs a secret for a volume.
+func needsSecret(volume *corev1.PersistentVolume, namespace, name string) bool {
+	csi := volume.Spec.CSI
+	if csi == nil {
+		return false
+	}
+	return slices.ContainsFunc([]*corev1.SecretReference{csi.NodeStageSecretRef, csi.NodePublishSecretRef, csi.NodeExpandSecretRef},
+		func(r *corev1.SecretReference) bool { return r != nil && r.Namespace == namespace && r.Name == name })
 }
 
 // getting allows get of single objects.

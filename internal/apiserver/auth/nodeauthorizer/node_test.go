@@ -34,6 +34,15 @@ func (cluster) Volume(_ context.Context, name string) (*corev1.PersistentVolume,
 	return &corev1.PersistentVolume{Spec: corev1.PersistentVolumeSpec{ClaimRef: &corev1.ObjectReference{Namespace: "ns", Name: "of-" + name}}}, nil
 }
 
+func (cluster) VolumeOf(_ context.Context, namespace, claim string) (*corev1.PersistentVolume, error) {
+	ref := &corev1.SecretReference{Namespace: "drivers", Name: "of-" + claim}
+	pv := &corev1.PersistentVolume{}
+	if namespace == "ns" && claim != "unbound" {
+		pv.Spec.CSI = &corev1.CSIPersistentVolumeSource{NodeStageSecretRef: ref}
+	}
+	return pv, nil
+}
+
 func (cluster) NodeOf(_ context.Context, _ schema.GroupResource, _, name string) (string, error) {
 	node, ok := strings.CutPrefix(name, "on-")
 	if !ok {
@@ -341,5 +350,31 @@ func TestOthersAreNotTheNodeAuthorizers(t *testing.T) {
 	}
 	if _, _, incomplete, err := a.RulesFor(t.Context(), &user.DefaultInfo{Name: "system:node:n1", Groups: []string{user.NodesGroup}}, ""); !incomplete || err == nil {
 		t.Error("a node's rights are listed")
+	}
+}
+
+func TestANodeGetsTheSecretsOfItsVolumes(t *testing.T) {
+	claims := func(name string) corev1.VolumeSource {
+		return corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name}}
+	}
+	a := NewAuthorizer(NewIndex(), cluster{pods: []*corev1.Pod{pod("p", "n", volumes(claims("c"), claims("unbound")))}})
+	for _, tc := range []struct {
+		node, verb, namespace, name string
+		want                        authorizer.Decision
+	}{
+		{"n", "get", "drivers", "of-c", authorizer.DecisionAllow},
+		{"n", "list", "drivers", "of-c", authorizer.DecisionNoOpinion},
+		{"n", "get", "ns", "of-c", authorizer.DecisionNoOpinion},
+		{"n", "get", "drivers", "of-unbound", authorizer.DecisionNoOpinion},
+		{"n", "get", "drivers", "of-other", authorizer.DecisionNoOpinion},
+		{"other", "get", "drivers", "of-c", authorizer.DecisionNoOpinion},
+	} {
+		got, _, err := a.Authorize(t.Context(), authorizer.AttributesRecord{
+			User: &user.DefaultInfo{Name: UserName(tc.node), Groups: []string{user.NodesGroup}}, Verb: tc.verb, APIVersion: "v1",
+			Namespace: tc.namespace, Resource: "secrets", Name: tc.name, ResourceRequest: true,
+		})
+		if err != nil || got != tc.want {
+			t.Errorf("%+v: got %v, %v", tc, got, err)
+		}
 	}
 }

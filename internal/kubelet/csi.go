@@ -1,0 +1,56 @@
+package kubelet
+
+import (
+	"context"
+	"path/filepath"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
+	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+
+	"wherry.dev/internal/kubelet/csi"
+	"wherry.dev/internal/kubelet/plugins"
+	"wherry.dev/internal/kubelet/volume"
+)
+
+// csiVolumes returns what CSI volumes need, and the drivers that register; nil without an API server.
+func (k *Kubelet) csiVolumes() *volume.CSI {
+	if k.deps.Client == nil {
+		return nil
+	}
+	node := &csi.Node{Client: k.deps.Client, Name: k.cfg.NodeName}
+	return &volume.CSI{
+		Drivers: &csi.Drivers{
+			Install: node.Install, Uninstall: node.Uninstall, Came: func(driver string) { k.volumes.DriverCame(driver) },
+		},
+		Client: k.deps.Client, Report: k.node.Trigger,
+	}
+}
+
+// findPlugins takes the plugins that register with the kubelet.
+func (k *Kubelet) findPlugins(ctx context.Context) error {
+	if k.volumes.CSI == nil || !k.watchPlugins {
+		return nil
+	}
+	w := plugins.Watcher{
+		Dir:      filepath.Join(k.cfg.RootDir, "plugins_registry"),
+		Handlers: map[string]plugins.Handler{registration.CSIPlugin: k.volumes.CSI.Drivers},
+	}
+	return w.Run(ctx)
+}
+
+// volumesInUse are the attached volumes that nobody may detach from the node.
+func (k *Kubelet) volumesInUse(before []v1.UniqueVolumeName) []v1.UniqueVolumeName {
+	now, err := volume.VolumesInUse(k.dirs)
+	if err != nil { // what was in use, may still be
+		klog.Background().Error(err, "Cannot tell which volumes the node uses")
+		return before
+	}
+	return now
+}
+
+// nodeSeen takes over the node's object as the API server has it.
+func (k *Kubelet) nodeSeen(n *v1.Node) {
+	k.node.Observe(n)
+	k.volumes.CSI.NodeSeen(n)
+}

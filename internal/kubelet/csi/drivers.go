@@ -1,0 +1,170 @@
+// Package csi knows the CSI drivers of the node: those that have registered with the kubelet. It calls them (CSI v1),
+// and tells the API server which there are. What volumes need of a driver is in package volume.
+//
+// Of a driver, only its name and its socket are remembered. Each call has a connection of its own, so that nothing is
+// left of a driver that died, and nothing is kept open for one that has nothing to do.
+package csi
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	spec "github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"k8s.io/apimachinery/pkg/util/version"
+
+	"wherry.dev/internal/kubelet/plugins"
+)
+
+// callTime is how long a driver may take for one call, as upstream's csiTimeout.
+const callTime = 2 * time.Minute
+
+// Drivers are the node's drivers. They are a plugins.Handler.
+type Drivers struct {
+	// Install tells the cluster of a driver, Uninstall that it is no longer there; nil if there is no cluster.
+	Install   func(ctx context.Context, driver string, info *spec.NodeGetInfoResponse) error
+	Uninstall func(ctx context.Context, driver string) error
+	// Came, if not nil, is called with the name of a driver that has registered.
+	Came func(driver string)
+
+	mu     sync.Mutex
+	byName map[string]driver
+}
+
+type driver struct {
+	endpoint string
+	highest  *version.Version
+}
+
+var _ plugins.Handler = (*Drivers)(nil)
+
+// Register implements plugins.Handler. The driver can be called when it is told that it is registered, and by pods
+// before that.
+func (d *Drivers) Register(ctx context.Context, p plugins.Plugin) error {
+	if err := d.add(p); err != nil {
+		return err
+	}
+	if err := d.introduce(ctx, p.Name); err != nil {
+		d.remove(p)
+		return err
+	}
+	if d.Came != nil {
+		d.Came(p.Name)
+	}
+	return nil
+}
+
+func (d *Drivers) introduce(ctx context.Context, name string) error {
+	var info *spec.NodeGetInfoResponse
+	err := d.Call(ctx, name, func(ctx context.Context, c spec.NodeClient) (err error) {
+		info, err = c.NodeGetInfo(ctx, &spec.NodeGetInfoRequest{})
+		return err
+	})
+	if err != nil || d.Install == nil {
+		return err
+	}
+	return d.Install(ctx, name, info)
+}
+
+// add remembers a driver, unless there is one of its name that is as new.
+func (d *Drivers) add(p plugins.Plugin) error {
+	highest, err := highestVersion(p)
+	if err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if have, ok := d.byName[p.Name]; ok && !have.highest.LessThan(highest) {
+		return fmt.Errorf("kubernetes.io/csi: RegisterPlugin for CSI driver %q failed. "+ //nolint:staticcheck // upstream's words
+			"Another driver with the same name is already registered with a higher supported version: %q", p.Name, have.highest)
+	}
+	if d.byName == nil {
+		d.byName = map[string]driver{}
+	}
+	d.byName[p.Name] = driver{p.Endpoint, highest}
+	return nil
+}
+
+// highestVersion returns the newest version of CSI that a driver has and that we speak, which is any of v1.
+func highestVersion(p plugins.Plugin) (*version.Version, error) {
+	if len(p.Versions) == 0 {
+		return nil, fmt.Errorf("kubernetes.io/csi: RegisterPlugin for CSI driver %q failed. "+ //nolint:staticcheck // upstream's words
+			"Plugin returned an empty list for supported versions", p.Name)
+	}
+	var highest *version.Version
+	for _, s := range p.Versions {
+		v, err := version.ParseGeneric(s)
+		if err == nil && v.Major() == 1 && (highest == nil || highest.LessThan(v)) {
+			highest = v
+		}
+	}
+	if highest == nil {
+		return nil, fmt.Errorf("kubernetes.io/csi: RegisterPlugin for CSI driver %q failed. "+ //nolint:staticcheck // upstream's words
+			"None of the versions specified %q are supported", p.Name, p.Versions)
+	}
+	return highest, nil
+}
+
+// remove forgets a driver, unless another one has taken its name; it reports whether it did.
+func (d *Drivers) remove(p plugins.Plugin) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.byName[p.Name].endpoint != p.Endpoint {
+		return false
+	}
+	delete(d.byName, p.Name)
+	return true
+}
+
+// Deregister implements plugins.Handler.
+func (d *Drivers) Deregister(ctx context.Context, p plugins.Plugin) error {
+	if !d.remove(p) || d.Uninstall == nil {
+		return nil
+	}
+	return d.Uninstall(ctx, p.Name)
+}
+
+// Call calls a driver. It returns soon after the context ends, however long the driver takes.
+func (d *Drivers) Call(ctx context.Context, name string, f func(ctx context.Context, c spec.NodeClient) error) error {
+	d.mu.Lock()
+	have, ok := d.byName[name]
+	d.mu.Unlock()
+	if !ok {
+		return &NotRegisteredError{name}
+	}
+	conn, err := grpc.NewClient("unix:"+strings.TrimPrefix(have.endpoint, "unix://"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return fmt.Errorf("connect to CSI driver %s: %w", name, err)
+	}
+	defer func() { _ = conn.Close() }()
+	ctx, cancel := context.WithTimeout(ctx, callTime)
+	defer cancel()
+	return f(ctx, spec.NewNodeClient(conn))
+}
+
+// NotRegisteredError means that a driver is not on the node, or not yet.
+type NotRegisteredError struct{ Driver string }
+
+func (e *NotRegisteredError) Error() string {
+	return fmt.Sprintf("driver name %s not found in the list of registered CSI drivers", e.Driver)
+}
+
+// Abilities are what a driver can do on a node.
+type Abilities map[spec.NodeServiceCapability_RPC_Type]bool
+
+// Can asks a driver what it can do.
+func Can(ctx context.Context, c spec.NodeClient) (Abilities, error) {
+	resp, err := c.NodeGetCapabilities(ctx, &spec.NodeGetCapabilitiesRequest{})
+	if err != nil {
+		return nil, err
+	}
+	out := Abilities{}
+	for _, one := range resp.GetCapabilities() {
+		out[one.GetRpc().GetType()] = true
+	}
+	return out, nil
+}
