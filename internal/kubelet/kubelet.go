@@ -29,6 +29,7 @@ import (
 	"wherry.dev/internal/kubelet/certificates"
 	"wherry.dev/internal/kubelet/config"
 	"wherry.dev/internal/kubelet/criconfig"
+	"wherry.dev/internal/kubelet/devices"
 	"wherry.dev/internal/kubelet/events"
 	"wherry.dev/internal/kubelet/eviction"
 	"wherry.dev/internal/kubelet/host"
@@ -86,6 +87,7 @@ type Kubelet struct {
 	records  *podworker.Records
 	objects  *objectcache.Cache
 	status   *status.Manager
+	devices  *devices.Manager
 	node     *nodestatus.Reporter
 	ops      *podops.Ops
 	prober   *prober.Manager
@@ -119,6 +121,8 @@ type Kubelet struct {
 	// What tests replace.
 	dialLogind func(context.Context) (shutdown.Login, error)
 	watchLogs  func() (logs.Watcher, error)
+	// watchPlugins is false in tests in virtual time, which sockets would stop.
+	watchPlugins bool
 }
 
 // New checks the configuration and builds a kubelet. Nothing runs yet; only Run contacts the
@@ -137,7 +141,7 @@ func New(cfg config.Config, deps Deps) (*Kubelet, error) {
 		cfg: cfg, deps: deps, dirs: criconfig.Dirs{Root: cfg.RootDir}, ready: make(chan struct{}), serves: make(chan struct{}),
 		events:     &events.Recorder{Node: cfg.NodeName, Client: deps.Client, QPS: float32(ptr.Deref(cfg.EventRecordQPS, 0)), Burst: int(cfg.EventBurst)},
 		services:   podsource.NewServices(deps.Client),
-		dialLogind: shutdown.Logind, watchLogs: func() (logs.Watcher, error) { return logs.NewWatch() },
+		dialLogind: shutdown.Logind, watchLogs: func() (logs.Watcher, error) { return logs.NewWatch() }, watchPlugins: true,
 	}
 	k.sources = k.awaitSources()
 	var err error
@@ -195,6 +199,9 @@ func (k *Kubelet) build(ctx context.Context) error {
 	}
 	k.runtime = rt.RuntimeName
 	k.layout = criconfig.Layout{Root: k.cfg.CgroupRoot, Systemd: k.systemd(ctx)}
+	if k.devices, err = k.newDevices(); err != nil {
+		return err
+	}
 	if err := k.buildNode(rt); err != nil {
 		return err
 	}
@@ -241,6 +248,7 @@ func (k *Kubelet) buildNode(rt *runtimeapi.VersionResponse) error {
 		RuntimeVersion: rt.RuntimeName + "://" + rt.RuntimeVersion, KubeletVersion: version.Get().GitVersion,
 		Port: k.port, ReportEvery: k.cfg.NodeStatusReportFrequency.Duration, LeaseSeconds: k.cfg.NodeLeaseDurationSeconds,
 		MaxImages: int(ptr.Deref(k.cfg.NodeStatusMaxImages, 50)), Trouble: k.trouble, Pressure: k.conditions.Pressure.Has,
+		Devices: k.devices.Resources,
 	}, k.deps.Client, k.deps.Runtime, k.deps.Images, k.events)
 	return err
 }
@@ -264,7 +272,7 @@ func (k *Kubelet) buildOps(ctx context.Context, pods *podworker.Pods) error {
 	}
 	k.ops = podops.New(k.opsConfig(), podops.Deps{
 		Runtime: k.deps.Runtime, Images: k.deps.Images, Client: k.deps.Client, Tokens: tokens, Objects: k.objects, Users: users, Plugins: plugins, Pulled: k.pulled,
-		Volumes: k.mounter(pods, tokens),
+		Volumes: k.mounter(pods, tokens), Plugged: k.devices.Container,
 		Cgroups: k.deps.Cgroups, Events: k.events, Status: k.status, Services: k.services.List,
 		Node: func() podops.Node {
 			return podops.Node{Memory: k.node.Memory(), Allocatable: k.node.Node().Status.Allocatable}
@@ -382,7 +390,7 @@ func (k *Kubelet) Run(ctx context.Context) error {
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	for _, run := range []func(context.Context) error{
-		k.objects.Run, k.status.Run, k.table.Run, k.node.Run, k.node.RunLease, k.pleg.Watch, k.pleg.Relist, k.rotator.Run, k.shutdown().Run, k.tellReady,
+		k.objects.Run, k.status.Run, k.table.Run, k.node.Run, k.node.RunLease, k.runDevices, k.pleg.Watch, k.pleg.Relist, k.rotator.Run, k.shutdown().Run, k.tellReady,
 		k.afterSources(k.orphans.Run), k.afterSources(k.followShares), k.afterSources(k.guardNode),
 	} {
 		g.Go(func() error { return run(ctx) })

@@ -205,7 +205,7 @@ func (w *world) begin() {
 		w.t.Fatal(err)
 	}
 	// Waiting for the kernel keeps virtual time from advancing.
-	k.watchLogs = func() (logs.Watcher, error) { return silentWatch{}, nil }
+	k.watchLogs, k.watchPlugins = func() (logs.Watcher, error) { return silentWatch{}, nil }, false
 	if w.prepare != nil {
 		w.prepare(k)
 	}
