@@ -121,10 +121,15 @@ func (c *choice) devices(name string, of *inventory, n int, preferred []string) 
 	}
 	free := c.free(name, of)
 	ids := slices.Clone(c.again[name][:min(n, len(c.again[name]))])
+	left := map[string]bool{}
+	for _, id := range free {
+		left[id] = true
+	}
 	for _, list := range [][]string{preferred, free} {
 		for _, id := range list {
-			if len(ids) < n && slices.Contains(free, id) && !slices.Contains(ids, id) {
+			if len(ids) < n && left[id] {
 				ids = append(ids, id)
+				delete(left, id)
 			}
 		}
 	}

@@ -79,7 +79,8 @@ func New(cfg Config) (*Manager, error) {
 		return nil, fmt.Errorf("device plugins: %w", err)
 	}
 	if err := json.Unmarshal(data, &m.saved); err != nil {
-		return nil, fmt.Errorf("device plugins: %s is damaged (%w); remove it, and pods do not wait for plugins that were there before", cfg.State, err)
+		klog.Background().Error(err, "The names of the device plugins that were there before are lost; pods do not wait for them", "file", cfg.State)
+		m.saved = nil
 	}
 	for _, name := range m.saved {
 		m.known[name] = &inventory{since: time.Now()}
