@@ -29,6 +29,7 @@ import (
 	"wherry.dev/internal/kubelet/certificates"
 	"wherry.dev/internal/kubelet/config"
 	"wherry.dev/internal/kubelet/criconfig"
+	"wherry.dev/internal/kubelet/devices"
 	"wherry.dev/internal/kubelet/events"
 	"wherry.dev/internal/kubelet/eviction"
 	"wherry.dev/internal/kubelet/host"
@@ -86,6 +87,7 @@ type Kubelet struct {
 	records  *podworker.Records
 	objects  *objectcache.Cache
 	status   *status.Manager
+	devices  *devices.Manager
 	node     *nodestatus.Reporter
 	ops      *podops.Ops
 	prober   *prober.Manager
@@ -120,7 +122,7 @@ type Kubelet struct {
 	// What tests replace.
 	dialLogind func(context.Context) (shutdown.Login, error)
 	watchLogs  func() (logs.Watcher, error)
-	// watchPlugins: plugins are looked for.
+	// watchPlugins is false in tests in virtual time, which sockets would stop.
 	watchPlugins bool
 }
 
@@ -198,6 +200,9 @@ func (k *Kubelet) build(ctx context.Context) error {
 	}
 	k.runtime = rt.RuntimeName
 	k.layout = criconfig.Layout{Root: k.cfg.CgroupRoot, Systemd: k.systemd(ctx)}
+	if k.devices, err = k.newDevices(); err != nil {
+		return err
+	}
 	if err := k.buildNode(rt); err != nil {
 		return err
 	}
@@ -244,7 +249,7 @@ func (k *Kubelet) buildNode(rt *runtimeapi.VersionResponse) error {
 		RuntimeVersion: rt.RuntimeName + "://" + rt.RuntimeVersion, KubeletVersion: version.Get().GitVersion,
 		Port: k.port, ReportEvery: k.cfg.NodeStatusReportFrequency.Duration, LeaseSeconds: k.cfg.NodeLeaseDurationSeconds,
 		MaxImages: int(ptr.Deref(k.cfg.NodeStatusMaxImages, 50)), Trouble: k.trouble, Pressure: k.conditions.Pressure.Has,
-		VolumesInUse: k.volumesInUse,
+		VolumesInUse: k.volumesInUse, Devices: k.devices.Resources,
 	}, k.deps.Client, k.deps.Runtime, k.deps.Images, k.events)
 	return err
 }
@@ -269,7 +274,7 @@ func (k *Kubelet) buildOps(ctx context.Context, pods *podworker.Pods) error {
 	k.volumes = k.mounter(pods, tokens)
 	k.ops = podops.New(k.opsConfig(), podops.Deps{
 		Runtime: k.deps.Runtime, Images: k.deps.Images, Client: k.deps.Client, Tokens: tokens, Objects: k.objects, Users: users, Plugins: plugins, Pulled: k.pulled,
-		Volumes: k.volumes,
+		Volumes: k.volumes, Plugged: k.devices.Container,
 		Cgroups: k.deps.Cgroups, Events: k.events, Status: k.status, Services: k.services.List,
 		Node: func() podops.Node {
 			return podops.Node{Memory: k.node.Memory(), Allocatable: k.node.Node().Status.Allocatable}
@@ -391,7 +396,8 @@ func (k *Kubelet) Run(ctx context.Context) error {
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	for _, run := range []func(context.Context) error{
-		k.objects.Run, k.status.Run, k.table.Run, k.node.Run, k.node.RunLease, k.pleg.Watch, k.pleg.Relist, k.rotator.Run, k.shutdown().Run, k.tellReady, k.findPlugins,
+		k.objects.Run, k.status.Run, k.table.Run, k.node.Run, k.node.RunLease, k.pleg.Watch, k.pleg.Relist, k.rotator.Run, k.shutdown().Run,
+		k.tellReady, k.findPlugins, k.runDevices,
 		k.afterSources(k.orphans.Run), k.afterSources(k.followShares), k.afterSources(k.guardNode),
 	} {
 		g.Go(func() error { return run(ctx) })

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"wherry.dev/internal/api/pods"
+	"wherry.dev/internal/kubelet/devices"
 	"wherry.dev/internal/kubelet/eviction"
 	"wherry.dev/internal/kubelet/podplan"
 	"wherry.dev/internal/kubelet/podworker"
@@ -40,8 +41,22 @@ type Conditions struct {
 	Pressure eviction.Conditions
 }
 
+// Devices are those of device plugins. *devices.Manager implements it.
+type Devices interface {
+	// Waits reports whether a pod should wait for plugins that are expected back.
+	Waits(pod *v1.Pod) bool
+	// Choose decides which devices a pod gets, among those that nobody holds.
+	Choose(pod *v1.Pod, held []podplan.Devices, preferred devices.Preferred) (podplan.Devices, error)
+	// Prefers reports whether Ask may have an answer.
+	Prefers(pod *v1.Pod) bool
+	Ask(ctx context.Context, pod *v1.Pod, held []podplan.Devices) devices.Preferred
+	// Allocate asks the plugins what the pod's containers need for their devices.
+	Allocate(ctx context.Context, chosen podplan.Devices) (podplan.Devices, error)
+}
+
 // Config is what admission needs to know of the node.
 type Config struct {
+	Devices    Devices
 	Conditions *Conditions
 	// Node returns the node as it was last seen.
 	Node func() *v1.Node
@@ -71,6 +86,8 @@ type Admission struct {
 	decided map[types.UID]podplan.Verdict
 	// admitting has the pods whose worker has the verdict but has not published it yet.
 	admitting map[types.UID]bool
+	// chosen has the devices of the pods in admitting, and of those about to be.
+	chosen map[types.UID]podplan.Devices
 	// waiting has the pods that can be admitted once others have gone.
 	waiting map[types.UID]bool
 	// granted has, by UID, the pods whose new resources their worker has not published yet.
@@ -85,6 +102,7 @@ var _ podworker.Admission = (*Admission)(nil)
 func New(cfg Config, pods Pods) *Admission {
 	return &Admission{
 		cfg: cfg, pods: pods, listed: make(chan struct{}), decided: map[types.UID]podplan.Verdict{}, admitting: map[types.UID]bool{},
+		chosen:  map[types.UID]podplan.Devices{},
 		waiting: map[types.UID]bool{}, granted: map[types.UID]*v1.Pod{}, deferred: map[types.UID]bool{},
 	}
 }
@@ -100,20 +118,24 @@ func (a *Admission) Admit(ctx context.Context, pod *v1.Pod, static bool) podplan
 			return podplan.Verdict{} // the next kubelet decides
 		}
 	}
-	v, again := a.hand(pod, static, false)
+	v, again := a.hand(pod, static, false, nil)
 	if again {
 		a.cfg.Look(ctx)
-		v, _ = a.hand(pod, static, true)
+		v, _ = a.hand(pod, static, true, a.ask(ctx, pod))
+	}
+	if v.Admitted && v.Devices != nil {
+		return a.allocate(ctx, pod, v)
 	}
 	return v
 }
 
 // hand gives a pod's worker the verdict. The node's labels may have just changed: unless they were
-// looked up, a pod that does not match them has to be judged again.
-func (a *Admission) hand(pod *v1.Pod, static, looked bool) (v podplan.Verdict, again bool) {
+// looked up, a pod that does not match them has to be judged again. So has one whose devices' plugins
+// were not asked what they prefer.
+func (a *Admission) hand(pod *v1.Pod, static, looked bool, preferred devices.Preferred) (v podplan.Verdict, again bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if again = !a.decideLocked(pod, static, looked); again {
+	if again = !a.decideLocked(pod, static, looked, preferred); again {
 		return podplan.Verdict{}, true
 	}
 	v = a.decided[pod.UID]
@@ -127,12 +149,15 @@ func (a *Admission) hand(pod *v1.Pod, static, looked bool) (v podplan.Verdict, a
 
 // decideLocked decides on a pod, once, against those that were admitted before. If others have to
 // go first, the pod waits. It reports whether the decision stands; a mismatch with labels that were
-// not looked up does not.
-func (a *Admission) decideLocked(pod *v1.Pod, static, looked bool) bool {
+// not looked up does not, nor does a choice of devices that a plugin might not prefer.
+func (a *Admission) decideLocked(pod *v1.Pod, static, looked bool, preferred devices.Preferred) bool {
 	if _, ok := a.decided[pod.UID]; ok {
 		return true
 	}
-	v := a.judgeLocked(pod, static)
+	if !looked && a.cfg.Devices.Prefers(pod) {
+		return false
+	}
+	v := a.judgeLocked(pod, static, preferred)
 	switch {
 	case v.Reason == podplan.ReasonNodeAffinity && !looked:
 		return false
@@ -144,10 +169,13 @@ func (a *Admission) decideLocked(pod *v1.Pod, static, looked bool) bool {
 	}
 	delete(a.waiting, pod.UID)
 	a.decided[pod.UID] = v
+	if v.Devices != nil {
+		a.chosen[pod.UID] = v.Devices
+	}
 	return true
 }
 
-func (a *Admission) judgeLocked(pod *v1.Pod, static bool) podplan.Verdict {
+func (a *Admission) judgeLocked(pod *v1.Pod, static bool, preferred devices.Preferred) podplan.Verdict {
 	if a.cfg.Conditions.GoingDown.Load() {
 		return podplan.Verdict{Reason: shutdown.ReasonNotAdmitted, Message: shutdown.MessageNotAdmitted}
 	}
@@ -157,7 +185,20 @@ func (a *Admission) judgeLocked(pod *v1.Pod, static bool) podplan.Verdict {
 	in := podplan.AdmitInput{
 		Pod: pod, Node: a.cfg.Node(), Others: a.othersLocked(pod.UID), Static: static, AllowedSysctls: a.cfg.AllowedSysctls, AppArmor: a.cfg.AppArmor,
 	}
+	if a.cfg.Devices.Waits(pod) {
+		return podplan.Verdict{}
+	}
+	given, soon, err := a.chooseLocked(pod, preferred)
+	switch {
+	case soon:
+		return podplan.Verdict{}
+	case err != nil:
+		return unexpected(err)
+	}
 	v := podplan.Admit(in)
+	if v.Admitted {
+		v.Devices = given
+	}
 	switch {
 	case v.Admitted, v.Reason == podplan.ReasonNodeAffinity:
 		return v
@@ -195,19 +236,22 @@ func (a *Admission) Arrived(pod *v1.Pod) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if !a.pods.Leaving(pod.UID) {
-		a.decideLocked(pod, false, false)
+		a.decideLocked(pod, false, false, nil)
 	}
 }
 
-// decideAllLocked decides on pods, oldest first.
-func (a *Admission) decideAllLocked(pods []*podworker.Snapshot) {
+// decideAllLocked decides on pods, oldest first. It returns those whose workers have to ask.
+func (a *Admission) decideAllLocked(pods []*podworker.Snapshot) (open []types.UID) {
 	slices.SortFunc(pods, func(a, b *podworker.Snapshot) int {
 		return cmp.Or(a.Pod.CreationTimestamp.Compare(b.Pod.CreationTimestamp.Time),
 			cmp.Compare(a.Pod.Namespace, b.Pod.Namespace), cmp.Compare(a.Pod.Name, b.Pod.Name))
 	})
 	for _, s := range pods {
-		a.decideLocked(s.Pod, s.Static, false)
+		if !a.decideLocked(s.Pod, s.Static, false, nil) {
+			open = append(open, s.Pod.UID)
+		}
 	}
+	return open
 }
 
 // roomSoon reports whether a pod is refused only because of pods that are about to end: the

@@ -91,6 +91,7 @@ func (a *Admission) takeFreed() []types.UID {
 		maps.DeleteFunc(set, func(uid types.UID, _ bool) bool { return unknown(uid) })
 	}
 	maps.DeleteFunc(a.decided, func(uid types.UID, _ podplan.Verdict) bool { return unknown(uid) })
+	maps.DeleteFunc(a.chosen, func(uid types.UID, _ podplan.Devices) bool { return unknown(uid) })
 	for uid, g := range a.granted {
 		if s, ok := a.pods.Get(uid); !ok || podplan.WithAllocated(g, s.Input.Record.Verdict) == g && s.Input.Record.Verdict != nil {
 			delete(a.granted, uid) // published, or gone
@@ -105,7 +106,7 @@ func (a *Admission) takeFreed() []types.UID {
 		}
 	}
 	wake := slices.Collect(maps.Keys(a.deferred))
-	a.decideAllLocked(waiting)
+	wake = append(wake, a.decideAllLocked(waiting)...)
 	for _, s := range waiting {
 		if !a.waiting[s.Pod.UID] {
 			wake = append(wake, s.Pod.UID)

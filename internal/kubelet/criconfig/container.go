@@ -3,6 +3,7 @@ package criconfig
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
@@ -24,6 +25,8 @@ type ContainerInput struct {
 	Env       []Env
 	Mounts    []*runtimeapi.Mount
 	Devices   []*runtimeapi.Device
+	// Plugged is what device plugins want the container to have, for what they gave it.
+	Plugged Plugged
 	// NodeMemory, in bytes, scales the OOM score.
 	NodeMemory int64
 	// PageSizes of the node's huge pages.
@@ -40,6 +43,15 @@ type ContainerInput struct {
 	TargetID string
 	// UserNS has the IDs of a pod with a user namespace of its own.
 	UserNS *runtimeapi.UserNamespace
+}
+
+// Plugged is what device plugins want a container to have. Of a variable that the pod sets itself, the pod's value counts.
+type Plugged struct {
+	Env         []Env
+	Mounts      []*runtimeapi.Mount
+	Devices     []*runtimeapi.Device
+	Annotations map[string]string
+	CDI         []string // qualified names of devices
 }
 
 // Container returns the configuration of one instance.
@@ -61,7 +73,7 @@ func Container(in ContainerInput) (*runtimeapi.ContainerConfig, error) {
 		Image:    &runtimeapi.ImageSpec{Image: in.ImageRef, UserSpecifiedImage: c.Image},
 		Command:  expandAll(c.Command, lookup), Args: expandAll(c.Args, lookup),
 		WorkingDir: c.WorkingDir,
-		Mounts:     in.Mounts, Devices: in.Devices,
+		Mounts:     slices.Concat(in.Mounts, in.Plugged.Mounts), Devices: slices.Concat(in.Devices, in.Plugged.Devices),
 		Labels: map[string]string{
 			pods.LabelPodName: in.Pod.Name, pods.LabelPodNamespace: in.Pod.Namespace, pods.LabelPodUID: string(in.Pod.UID), pods.LabelContainerName: c.Name,
 		},
@@ -69,6 +81,19 @@ func Container(in ContainerInput) (*runtimeapi.ContainerConfig, error) {
 		LogPath:     LogPath(c.Name, in.Attempt),
 		Stdin:       c.Stdin, StdinOnce: c.StdinOnce, Tty: c.TTY,
 		StopSignal: stopSignal(c),
+	}
+	for _, name := range in.Plugged.CDI {
+		cfg.CDIDevices = append(cfg.CDIDevices, &runtimeapi.CDIDevice{Name: name})
+	}
+	for name, value := range in.Plugged.Annotations {
+		if _, ours := cfg.Annotations[name]; !ours {
+			cfg.Annotations[name] = value
+		}
+	}
+	for _, e := range in.Plugged.Env {
+		if _, own := lookup(e.Name); !own {
+			cfg.Envs = append(cfg.Envs, &runtimeapi.KeyValue{Key: e.Name, Value: []byte(e.Value)})
+		}
 	}
 	for _, e := range in.Env {
 		cfg.Envs = append(cfg.Envs, &runtimeapi.KeyValue{Key: e.Name, Value: []byte(e.Value)})

@@ -57,6 +57,8 @@ type Config struct {
 	// Features that the kubelet has, by their feature gates (KEP-5328).
 	Features map[string]bool
 	MaxPods  int64
+	// Devices returns how many there are of the resources of device plugins.
+	Devices func() (capacity, allocatable v1.ResourceList)
 	// NoLocalStorage: ephemeral storage is not counted on this node.
 	NoLocalStorage bool
 	// Reserved is subtracted from the capacity: for the system, for Kubernetes, for eviction.

@@ -147,6 +147,11 @@ func (r *Reporter) resources() (capacity, allocatable v1.ResourceList) {
 		}
 		allocatable[name] = left
 	}
+	if r.cfg.Devices != nil {
+		all, healthy := r.cfg.Devices()
+		maps.Copy(capacity, all)
+		maps.Copy(allocatable, healthy)
+	}
 	return capacity, allocatable
 }
 

@@ -90,9 +90,13 @@ func (o *Ops) containerConfig(ctx context.Context, op podplan.Op, in *podplan.In
 	if err != nil {
 		return nil, nil, err
 	}
+	plugged, err := o.plugged(ctx, in, spec)
+	if err != nil {
+		return nil, nil, err
+	}
 	node := o.Node()
 	input := criconfig.ContainerInput{
-		Pod: pod, Container: spec, Attempt: op.Attempt, ImageRef: in.Images[spec.Name].Ref, Env: env, Mounts: mounts, Devices: devices,
+		Pod: pod, Container: spec, Attempt: op.Attempt, ImageRef: in.Images[spec.Name].Ref, Env: env, Mounts: mounts, Devices: devices, Plugged: plugged,
 		NodeMemory: node.Memory, PageSizes: criconfig.PageSizes(node.Allocatable), Swap: o.Swap, OOMGroup: o.OOMGroup, Dirs: o.Dirs, SeccompDefault: o.SeccompDefault, CFS: o.CFS, TargetID: o.target(in, spec.Name),
 		UserNS: users,
 	}
@@ -105,6 +109,15 @@ func (o *Ops) containerConfig(ctx context.Context, op podplan.Op, in *podplan.In
 	}
 	sandbox, _, err := o.sandboxConfig(pod, in.Sandboxes[i].Attempt, users)
 	return cfg, sandbox, err
+}
+
+// plugged returns what device plugins want a container to have, if they gave it anything.
+func (o *Ops) plugged(ctx context.Context, in *podplan.Input, spec *v1.Container) (criconfig.Plugged, error) {
+	v := in.Record.Verdict
+	if v == nil || len(v.Devices[spec.Name]) == 0 {
+		return criconfig.Plugged{}, nil
+	}
+	return o.Plugged(ctx, v.Devices[spec.Name])
 }
 
 // mountsAndUsers returns a container's mounts and its pod's user namespace.

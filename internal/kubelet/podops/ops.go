@@ -109,6 +109,8 @@ type Deps struct {
 	Images  internalapi.ImageManagerService
 	Client  kubernetes.Interface // nil without an API server
 	Volumes *volume.Mounter
+	// Plugged returns what device plugins want a container to have that is about to be started.
+	Plugged func(ctx context.Context, grants []podplan.Grant) (criconfig.Plugged, error)
 	Tokens  *identity.TokenSource
 	Users   UserNamespaces
 	// Plugins return credentials for registries; nil if there are none.

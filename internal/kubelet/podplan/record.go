@@ -37,6 +37,20 @@ type Verdict struct {
 	// since; Pod has those of the pod as a whole.
 	Allocated map[string]v1.ResourceRequirements `json:",omitempty"`
 	Pod       *v1.ResourceRequirements           `json:",omitempty"`
+	// Devices has what device plugins gave to the containers.
+	Devices Devices `json:",omitempty"`
+}
+
+// Devices are what a pod's containers have of device plugins, by container.
+type Devices map[string][]Grant
+
+// Grant is what a container has of one resource.
+type Grant struct {
+	Resource string
+	IDs      []string
+	// Needs is what the plugin said that the container needs for them: an encoded ContainerAllocateResponse
+	// (k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1).
+	Needs []byte `json:",omitempty"`
 }
 
 // Ending is why a pod ends, and since when.

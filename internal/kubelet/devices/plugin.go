@@ -1,0 +1,184 @@
+package devices
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"wherry.dev/internal/api/validation"
+)
+
+const (
+	// connectTimeout is for how long a plugin that has registered may take to answer, as upstream has it.
+	connectTimeout = 10 * time.Second
+	// allocateTimeout is for a plugin that is asked for a container's devices. Upstream waits for ever; here the pod waits
+	// no longer than this, and is refused.
+	allocateTimeout = time.Minute
+)
+
+// plugin is one registration of a plugin: it ends when its stream of devices does.
+type plugin struct {
+	resource string
+	options  *pluginapi.DevicePluginOptions
+	client   pluginapi.DevicePluginClient
+	// end closes its connection.
+	end context.CancelFunc
+}
+
+// registrations is the service that plugins register with.
+type registrations struct {
+	pluginapi.UnimplementedRegistrationServer
+	m *Manager
+	// ctx ends with the kubelet; every plugin has a goroutine in running.
+	ctx     context.Context //nolint:containedctx // the life of what requests start, which outlives them
+	running *sync.WaitGroup
+}
+
+// serve makes the socket at which plugins register. Plugins watch it: one that is made anew has them register again.
+func (m *Manager) serve(ctx context.Context) (stop func(), err error) {
+	if err := os.MkdirAll(m.cfg.Dir, 0o750); err != nil {
+		return nil, err
+	}
+	path := filepath.Join(m.cfg.Dir, filepath.Base(pluginapi.KubeletSocket))
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	l, err := new(net.ListenConfig).Listen(ctx, "unix", path)
+	if err != nil {
+		return nil, err
+	}
+	var running sync.WaitGroup
+	s := grpc.NewServer()
+	pluginapi.RegisterRegistrationServer(s, &registrations{m: m, ctx: ctx, running: &running})
+	running.Go(func() {
+		if err := s.Serve(l); err != nil {
+			klog.FromContext(ctx).Error(err, "Device plugins cannot register any more")
+		}
+	})
+	return func() {
+		s.Stop()
+		running.Wait()
+	}, nil
+}
+
+// Register implements pluginapi.RegistrationServer.
+func (r *registrations) Register(ctx context.Context, in *pluginapi.RegisterRequest) (*pluginapi.Empty, error) {
+	log := klog.FromContext(r.ctx).WithValues("resource", in.GetResourceName(), "endpoint", in.GetEndpoint())
+	err := r.check(in)
+	if err != nil {
+		log.Error(err, "Refused a device plugin")
+		return nil, err
+	}
+	path, err := r.m.socket(in.GetEndpoint())
+	if err != nil {
+		log.Error(err, "Refused a device plugin")
+		return nil, err
+	}
+	log.Info("Device plugin registers")
+	r.running.Go(func() { r.m.follow(r.ctx, in.GetResourceName(), path) })
+	return &pluginapi.Empty{}, nil
+}
+
+func (r *registrations) check(in *pluginapi.RegisterRequest) error {
+	if in.GetVersion() != pluginapi.Version {
+		return fmt.Errorf("requested API version %q is not supported by kubelet. Supported version is %q", in.GetVersion(), pluginapi.Version)
+	}
+	if !validation.IsExtendedResource(v1.ResourceName(in.GetResourceName())) {
+		return fmt.Errorf("the ResourceName %q is invalid", in.GetResourceName())
+	}
+	return nil
+}
+
+// follow takes over what a plugin tells until its stream ends.
+func (m *Manager) follow(ctx context.Context, name, path string) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	log := klog.FromContext(ctx).WithValues("resource", name, "socket", path)
+	conn, err := grpc.NewClient("unix:"+path, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithAuthority("localhost"))
+	if err != nil {
+		log.Error(err, "Cannot reach device plugin")
+		return
+	}
+	defer func() { _ = conn.Close() }()
+	p := &plugin{resource: name, client: pluginapi.NewDevicePluginClient(conn), end: cancel}
+	if p.options, err = p.ask(ctx); err != nil {
+		log.Error(err, "Device plugin does not answer; it has to register again")
+		return
+	}
+	stream, err := p.client.ListAndWatch(ctx, &pluginapi.Empty{})
+	for err == nil {
+		var told *pluginapi.ListAndWatchResponse
+		if told, err = stream.Recv(); err == nil {
+			m.take(p, told.GetDevices())
+		}
+	}
+	if m.left(p) && ctx.Err() == nil {
+		log.Error(err, "Device plugin has gone; its devices count as unhealthy until it registers again")
+	}
+}
+
+func (p *plugin) ask(ctx context.Context) (*pluginapi.DevicePluginOptions, error) {
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	return p.client.GetDevicePluginOptions(ctx, &pluginapi.Empty{}, grpc.WaitForReady(true))
+}
+
+// take replaces the devices of a resource. A plugin that registers for a resource takes the place of the one before.
+func (m *Manager) take(p *plugin, list []*pluginapi.Device) {
+	devices := map[string]*pluginapi.Device{}
+	for _, d := range list {
+		if d.GetID() != "" {
+			devices[d.GetID()] = d
+		}
+	}
+	m.mu.Lock()
+	of := m.known[p.resource]
+	if of == nil {
+		of = &inventory{}
+		m.known[p.resource] = of
+	}
+	before := of.plugin
+	of.plugin, of.devices, of.since = p, devices, time.Time{}
+	delete(m.gone, p.resource)
+	m.mu.Unlock()
+	if before != nil && before != p {
+		before.end()
+	}
+	m.changed()
+}
+
+// left notes that a plugin has gone, and reports whether it was the one of its resource.
+func (m *Manager) left(p *plugin) bool {
+	m.mu.Lock()
+	of := m.known[p.resource]
+	was := of != nil && of.plugin == p
+	if was {
+		of.since = time.Now()
+	}
+	m.mu.Unlock()
+	if was {
+		m.changed()
+	}
+	return was
+}
+
+// pluginOf returns the plugin of a resource, nil if it is not there.
+func (m *Manager) pluginOf(name string) *plugin {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if of := m.known[name]; of != nil && of.since.IsZero() {
+		return of.plugin
+	}
+	return nil
+}
