@@ -8,6 +8,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"wherry.dev/internal/kubelet/devices"
+	"wherry.dev/internal/kubelet/podresources"
 )
 
 func (k *Kubelet) newDevices() (*devices.Manager, error) {
@@ -21,6 +22,16 @@ func (k *Kubelet) runDevices(ctx context.Context) error {
 		return nil
 	}
 	return k.devices.Run(ctx)
+}
+
+// tellResources tells agents on the node which devices pods have.
+func (k *Kubelet) tellResources(ctx context.Context) error {
+	if !k.watchPlugins {
+		return nil
+	}
+	return podresources.Run(ctx, podresources.Config{
+		Socket: filepath.Join(k.cfg.RootDir, "pod-resources", "kubelet.sock"), Pods: k.table.List, Devices: k.devices.Devices,
+	})
 }
 
 // devicesChanged reports the devices, and decides on pods that wait for some.

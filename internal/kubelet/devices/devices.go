@@ -207,7 +207,8 @@ func (of *inventory) healthy() []string {
 
 // Device is one device of a plugin.
 type Device struct {
-	ID string
+	ID      string
+	Healthy bool
 	// Nodes are the NUMA nodes that it is near.
 	Nodes []int64
 }
@@ -219,7 +220,7 @@ func (m *Manager) Devices() map[string][]Device {
 	out := map[string][]Device{}
 	for name, of := range m.known {
 		for _, id := range slices.Sorted(maps.Keys(of.devices)) {
-			d := Device{ID: id}
+			d := Device{ID: id, Healthy: of.since.IsZero() && of.devices[id].Health == pluginapi.Healthy}
 			for _, n := range of.devices[id].GetTopology().GetNodes() {
 				d.Nodes = append(d.Nodes, n.GetID())
 			}

@@ -14,6 +14,7 @@ import (
 
 	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/kubelet/criconfig"
+	"wherry.dev/internal/kubelet/metrics"
 	"wherry.dev/internal/kubelet/podplan"
 )
 
@@ -116,7 +117,9 @@ func (m *Manager) allocate(ctx context.Context, g podplan.Grant) (*pluginapi.Con
 	}
 	ctx, cancel := context.WithTimeout(ctx, allocateTimeout)
 	defer cancel()
+	began := time.Now()
 	answer, err := p.client.Allocate(ctx, &pluginapi.AllocateRequest{ContainerRequests: []*pluginapi.ContainerAllocateRequest{{DevicesIds: g.IDs}}})
+	metrics.DeviceAllocation.WithLabelValues(g.Resource).Observe(time.Since(began).Seconds())
 	if err != nil {
 		return nil, err
 	}

@@ -17,6 +17,7 @@ import (
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"wherry.dev/internal/api/validation"
+	"wherry.dev/internal/kubelet/metrics"
 )
 
 const (
@@ -86,6 +87,7 @@ func (r *registrations) Register(ctx context.Context, in *pluginapi.RegisterRequ
 		return nil, err
 	}
 	log.Info("Device plugin registers")
+	metrics.DevicePlugins.WithLabelValues(in.GetResourceName()).Inc()
 	r.running.Go(func() { r.m.follow(r.ctx, in.GetResourceName(), path) })
 	return &pluginapi.Empty{}, nil
 }

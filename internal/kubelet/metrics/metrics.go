@@ -250,6 +250,7 @@ var register = sync.OnceFunc(func() {
 	for _, v := range Volumes {
 		legacyregistry.MustRegister(v)
 	}
+	legacyregistry.MustRegister(plugins()...)
 	probeRegistry.MustRegister(Probes, ProbeDuration)
 	if err := metrics.RegisterProcessStartTime(probeRegistry.Register); err != nil {
 		panic(err) // registered twice: the first test would fail

@@ -1,0 +1,171 @@
+// Package podresources tells monitoring agents on the node which devices each container has
+// (k8s.io/kubelet/pkg/apis/podresources/v1), at a socket that only root can reach.
+package podresources
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"golang.org/x/time/rate"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	v1 "k8s.io/api/core/v1"
+	podresourcesapi "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"wherry.dev/internal/api/pods"
+	"wherry.dev/internal/kubelet/devices"
+	"wherry.dev/internal/kubelet/metrics"
+	"wherry.dev/internal/kubelet/podplan"
+	"wherry.dev/internal/kubelet/podworker"
+)
+
+// Upstream's limits of requests.
+const (
+	requestsPerSecond = 100
+	burst             = 10
+)
+
+// Config is what the server tells of.
+type Config struct {
+	// Socket is where it listens.
+	Socket string
+	// Pods lists all pods.
+	Pods func() []*podworker.Snapshot
+	// Devices are those of device plugins, by resource.
+	Devices func() map[string][]devices.Device
+}
+
+// Run serves until ctx ends.
+func Run(ctx context.Context, cfg Config) error {
+	if err := os.MkdirAll(filepath.Dir(cfg.Socket), 0o750); err != nil {
+		return err
+	}
+	if err := os.Remove(cfg.Socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	l, err := new(net.ListenConfig).Listen(ctx, "unix", cfg.Socket)
+	if err != nil {
+		return fmt.Errorf("pod resources: %w", err)
+	}
+	s := grpc.NewServer(grpc.UnaryInterceptor(limited(rate.NewLimiter(requestsPerSecond, burst))))
+	podresourcesapi.RegisterPodResourcesListerServer(s, &server{cfg: cfg})
+	defer context.AfterFunc(ctx, s.Stop)()
+	if err := s.Serve(l); err != nil {
+		return fmt.Errorf("pod resources: %w", err)
+	}
+	return nil
+}
+
+// limited refuses requests beyond a limit.
+func limited(limit *rate.Limiter) grpc.UnaryServerInterceptor {
+	return func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+		if !limit.Allow() {
+			return nil, status.Error(codes.ResourceExhausted, "rejected by rate limit")
+		}
+		return handle(ctx, req)
+	}
+}
+
+type server struct {
+	podresourcesapi.UnimplementedPodResourcesListerServer
+	cfg Config
+}
+
+// List implements podresourcesapi.PodResourcesListerServer: it has the pods that hold resources of the node.
+func (s *server) List(context.Context, *podresourcesapi.ListPodResourcesRequest) (*podresourcesapi.ListPodResourcesResponse, error) {
+	metrics.PodResources("list")
+	near := s.nodes()
+	out := &podresourcesapi.ListPodResourcesResponse{}
+	for _, p := range s.cfg.Pods() {
+		if holds(p) {
+			out.PodResources = append(out.PodResources, near.of(p))
+		}
+	}
+	return out, nil
+}
+
+// Get implements podresourcesapi.PodResourcesListerServer.
+func (s *server) Get(_ context.Context, in *podresourcesapi.GetPodResourcesRequest) (*podresourcesapi.GetPodResourcesResponse, error) {
+	metrics.PodResources("get")
+	for _, p := range s.cfg.Pods() {
+		if p.Pod.Name == in.GetPodName() && p.Pod.Namespace == in.GetPodNamespace() && holds(p) {
+			return &podresourcesapi.GetPodResourcesResponse{PodResources: s.nodes().of(p)}, nil
+		}
+	}
+	metrics.PodResourcesFailed()
+	return nil, status.Errorf(codes.NotFound, "pod %s in namespace %s not found", in.GetPodName(), in.GetPodNamespace())
+}
+
+// GetAllocatableResources implements podresourcesapi.PodResourcesListerServer.
+func (s *server) GetAllocatableResources(context.Context, *podresourcesapi.AllocatableResourcesRequest) (*podresourcesapi.AllocatableResourcesResponse, error) {
+	metrics.PodResources("get_allocatable")
+	out := &podresourcesapi.AllocatableResourcesResponse{}
+	for name, all := range s.cfg.Devices() {
+		for _, d := range all {
+			if d.Healthy {
+				out.Devices = append(out.Devices, device(name, d.ID, d.Nodes))
+			}
+		}
+	}
+	return out, nil
+}
+
+// holds reports whether a pod was admitted and may still run.
+func holds(p *podworker.Snapshot) bool {
+	v := p.Input.Record.Verdict
+	return v != nil && v.Admitted && !p.AtRest()
+}
+
+// near has the NUMA nodes of devices, by resource and ID.
+type near map[string]map[string][]int64
+
+func (s *server) nodes() near {
+	out := near{}
+	for name, all := range s.cfg.Devices() {
+		out[name] = map[string][]int64{}
+		for _, d := range all {
+			out[name][d.ID] = d.Nodes
+		}
+	}
+	return out
+}
+
+// of returns what a pod's containers have, but for init containers that end.
+func (n near) of(p *podworker.Snapshot) *podresourcesapi.PodResources {
+	out := &podresourcesapi.PodResources{Name: p.Pod.Name, Namespace: p.Pod.Namespace}
+	for c := range pods.Containers(&p.Pod.Spec) {
+		if pods.IsInit(p.Pod, c.Name) && !pods.IsSidecar(c) {
+			continue
+		}
+		out.Containers = append(out.Containers, n.container(c, p.Input.Record.Verdict.Devices[c.Name]))
+	}
+	return out
+}
+
+func (n near) container(c *v1.Container, grants []podplan.Grant) *podresourcesapi.ContainerResources {
+	out := &podresourcesapi.ContainerResources{Name: c.Name}
+	for _, g := range grants {
+		for _, id := range slices.Sorted(slices.Values(g.IDs)) {
+			out.Devices = append(out.Devices, device(g.Resource, id, n[g.Resource][id]))
+		}
+	}
+	return out
+}
+
+func device(resource, id string, nodes []int64) *podresourcesapi.ContainerDevices {
+	out := &podresourcesapi.ContainerDevices{ResourceName: resource, DeviceIds: []string{id}}
+	if len(nodes) > 0 {
+		out.Topology = &podresourcesapi.TopologyInfo{}
+		for _, n := range nodes {
+			out.Topology.Nodes = append(out.Topology.Nodes, &podresourcesapi.NUMANode{ID: n})
+		}
+	}
+	return out
+}

@@ -1,0 +1,116 @@
+package podresources
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/time/rate"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	v1 "k8s.io/api/core/v1"
+	podresourcesapi "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"wherry.dev/internal/kubelet/devices"
+	"wherry.dev/internal/kubelet/podplan"
+	"wherry.dev/internal/kubelet/podworker"
+)
+
+const gpu = "example.com/gpu"
+
+// snapshot is a pod with an init container, a sidecar and a container, of which each has a device.
+func snapshot(name string, v *podplan.Verdict) *podworker.Snapshot {
+	p := &v1.Pod{}
+	p.Name, p.Namespace = name, "ns"
+	p.Spec.InitContainers = []v1.Container{{Name: "i"}, {Name: "s", RestartPolicy: new(v1.ContainerRestartPolicyAlways)}}
+	p.Spec.Containers = []v1.Container{{Name: "c"}}
+	s := &podworker.Snapshot{Pod: p}
+	s.Input.Pod, s.Input.Record.Verdict = p, v
+	return s
+}
+
+func serve(t *testing.T, cfg Config) podresourcesapi.PodResourcesListerClient {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "pr") // a socket's path has to be short
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Socket = filepath.Join(dir, "pod-resources", "kubelet.sock")
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- Run(ctx, cfg) }()
+	conn, err := grpc.NewClient("unix:"+cfg.Socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		_ = conn.Close()
+		_ = os.RemoveAll(dir)
+	})
+	return podresourcesapi.NewPodResourcesListerClient(conn)
+}
+
+func says(p *podresourcesapi.PodResources) string {
+	var out []string
+	for _, c := range p.GetContainers() {
+		var of []string
+		for _, d := range c.GetDevices() {
+			of = append(of, fmt.Sprintf("%s%v%d", d.GetResourceName(), d.GetDeviceIds(), len(d.GetTopology().GetNodes())))
+		}
+		out = append(out, c.GetName()+":"+strings.Join(of, ","))
+	}
+	return p.GetNamespace() + "/" + p.GetName() + " " + strings.Join(out, " ")
+}
+
+func TestWhatPodsHave(t *testing.T) {
+	given := podplan.Devices{"i": {{Resource: gpu, IDs: []string{"a"}}}, "s": {{Resource: gpu, IDs: []string{"b"}}}, "c": {{Resource: gpu, IDs: []string{"d", "a"}}}}
+	ended := snapshot("ended", &podplan.Verdict{Admitted: true, Devices: given})
+	ended.At, ended.Input.Record.Ending = time.Now(), &podplan.Ending{Phase: v1.PodSucceeded}
+	client := serve(t, Config{
+		Pods: func() []*podworker.Snapshot {
+			return []*podworker.Snapshot{snapshot("new", nil), snapshot("refused", &podplan.Verdict{Reason: "OutOfcpu"}), ended, snapshot("p", &podplan.Verdict{Admitted: true, Devices: given})}
+		},
+		Devices: func() map[string][]devices.Device {
+			return map[string][]devices.Device{gpu: {{ID: "a", Healthy: true, Nodes: []int64{0, 1}}, {ID: "b"}, {ID: "d", Healthy: true}}}
+		},
+	})
+	const want = "ns/p s:example.com/gpu[b]0 c:example.com/gpu[a]2,example.com/gpu[d]0"
+	list, err := client.List(t.Context(), &podresourcesapi.ListPodResourcesRequest{}, grpc.WaitForReady(true))
+	if err != nil || len(list.PodResources) != 1 || says(list.PodResources[0]) != want {
+		t.Errorf("%v, %v; want %s", list, err, want)
+	}
+	one, err := client.Get(t.Context(), &podresourcesapi.GetPodResourcesRequest{PodName: "p", PodNamespace: "ns"})
+	if err != nil || says(one.PodResources) != want {
+		t.Errorf("%v, %v", one, err)
+	}
+	for _, name := range []string{"refused", "nobody"} {
+		_, err := client.Get(t.Context(), &podresourcesapi.GetPodResourcesRequest{PodName: name, PodNamespace: "ns"})
+		if status.Code(err) != codes.NotFound || !strings.Contains(err.Error(), "pod "+name+" in namespace ns not found") {
+			t.Error(err)
+		}
+	}
+	all, err := client.GetAllocatableResources(t.Context(), &podresourcesapi.AllocatableResourcesRequest{})
+	if err != nil || len(all.Devices) != 2 {
+		t.Errorf("%v, %v", all, err)
+	}
+}
+
+func TestRequestsAreLimited(t *testing.T) {
+	ask := limited(rate.NewLimiter(0, 2))
+	for i := range 4 {
+		_, err := ask(t.Context(), nil, nil, func(context.Context, any) (any, error) { return nil, nil })
+		if refused := status.Code(err) == codes.ResourceExhausted; refused != (i >= 2) {
+			t.Errorf("request %d: %v", i, err)
+		}
+	}
+}
