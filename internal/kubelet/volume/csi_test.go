@@ -3,6 +3,7 @@ package volume
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -310,10 +311,11 @@ func TestAPodThatWaitsForItsVolumeCanGo(t *testing.T) {
 
 func TestWhatADriverRefuses(t *testing.T) {
 	d, _, m := newCSI(t, unattached())
-	for call, want := range map[string]string{
-		"NodeStageVolume":   `MountVolume.MountDevice failed for volume "pv" : rpc error: code = Internal desc = no disk`,
-		"NodePublishVolume": `MountVolume.SetUp failed for volume "pv" : rpc error: code = Internal desc = no disk`,
+	for _, tc := range [][2]string{
+		{"NodeStageVolume", `MountVolume.MountDevice failed for volume "pv" : rpc error: code = Internal desc = no disk`},
+		{"NodePublishVolume", `MountVolume.SetUp failed for volume "pv" : rpc error: code = Internal desc = no disk`},
 	} {
+		call, want := tc[0], tc[1]
 		d.Before(call, fakecsi.Refuse(codes.Internal, "no disk"))
 		if _, err := m.Mount(t.Context(), claimPod("u1"), "v"); err == nil || err.Error() != want {
 			t.Errorf("%s: got %v, want %s", call, err, want)
@@ -594,4 +596,25 @@ func TestManyPodsComeAndGo(t *testing.T) {
 		<-done
 	}
 	nothingLeft(t, m)
+}
+
+func TestADriverTellsHowFullItsVolumesAre(t *testing.T) {
+	d, _, m := newCSI(t, unattached())
+	set(t, m, claimPod("u1"))
+	places, err := Places(m.Dirs, "u1")
+	if err != nil || len(places) != 1 || places[0].Claim != "c" || !places[0].Foreign {
+		t.Fatalf("the pod has %+v, %v", places, err)
+	}
+	usage, err := m.DriverUsage(t.Context(), places[0].Path)
+	if err != nil || len(usage) != 2 || usage[0].Used != 300 {
+		t.Errorf("got %v, %v", usage, err)
+	}
+	d.Can = d.Can[:1]
+	if _, err := m.DriverUsage(t.Context(), places[0].Path); !errors.Is(err, ErrNoUsage) {
+		t.Errorf("a driver that cannot tell: %v", err)
+	}
+	if _, err := m.DriverUsage(t.Context(), filepath.Join(m.Dirs.Volumes("u1"), "kubernetes.io~nfs", "v")); !errors.Is(err, ErrNoUsage) {
+		t.Errorf("a volume without a driver: %v", err)
+	}
+	clear(t, m, "u1")
 }
