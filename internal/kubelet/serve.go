@@ -76,6 +76,7 @@ func (k *Kubelet) serve(ctx context.Context, g *errgroup.Group) error {
 	if err != nil {
 		return err
 	}
+	cfg.Stats.DriverUsage = k.driverUsage(ctx)
 	srv := server.New(cfg, k.table, k.deps.Runtime)
 	for _, s := range []struct {
 		l     net.Listener
@@ -105,7 +106,6 @@ func (k *Kubelet) serverConfig() (server.Config, error) {
 	stats := &server.Stats{
 		Runtime: k.deps.Runtime, Images: k.deps.Images, Pods: k.table, NodeName: k.cfg.NodeName, RootDir: k.cfg.RootDir,
 		PodLogs: k.cfg.PodLogsDir, VolumeAge: k.cfg.VolumeStatsAggPeriod.Duration, Machine: k.node.Node().Status.NodeInfo,
-		DriverUsage: k.volumes.DriverUsage,
 	}
 	if k.deps.Cgroups != nil {
 		stats.PodsCgroup, stats.PodCgroup = k.layout.QOS(v1.PodQOSGuaranteed), k.layout.Pod

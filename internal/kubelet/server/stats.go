@@ -50,8 +50,9 @@ type Stats struct {
 	VolumeAge time.Duration
 	// OwnOnly leaves out volumes that are not a pod's own.
 	OwnOnly bool
-	// DriverUsage, if not nil, asks the driver of the volume at a path, volume.ErrNoUsage if it has none that knows.
-	DriverUsage func(ctx context.Context, path string) ([]*csi.VolumeUsage, error)
+	// DriverUsage, if not nil, asks the driver of the volume at a path, volume.ErrNoUsage if it has none that knows. Those
+	// who ask at the same time share the answer.
+	DriverUsage func(path string) ([]*csi.VolumeUsage, error)
 	// Machine identifies the machine in metrics.
 	Machine v1.NodeSystemInfo
 

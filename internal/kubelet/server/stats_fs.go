@@ -1,7 +1,6 @@
 package server
 
 import (
-	"context"
 	"errors"
 	"path/filepath"
 	"time"
@@ -104,10 +103,7 @@ const foreignPatience = time.Second
 func (s *Stats) foreign(dir string, t metav1.Time) *stats.FsStats {
 	answer := s.asked.DoChan(dir, func() (any, error) {
 		if s.DriverUsage != nil {
-			// Those who ask share the answer: it does not end with the one who asked first.
-			ctx, cancel := context.WithTimeout(context.Background(), foreignPatience)
-			defer cancel()
-			usage, err := s.DriverUsage(ctx, dir)
+			usage, err := s.DriverUsage(dir)
 			if !errors.Is(err, volume.ErrNoUsage) {
 				return usageStats(usage, t), nil // nothing, if the driver does not say
 			}

@@ -39,7 +39,7 @@ func plugin(socket string) plugins.Plugin {
 
 // unattached is the object of a driver whose volumes need not be attached.
 func unattached(change ...func(*storagev1.CSIDriverSpec)) *storagev1.CSIDriver {
-	d := &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: driverName}, Spec: storagev1.CSIDriverSpec{AttachRequired: ptr.To(false)}}
+	d := &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: driverName}, Spec: storagev1.CSIDriverSpec{AttachRequired: new(false)}}
 	for _, f := range change {
 		f(&d.Spec)
 	}
@@ -183,15 +183,15 @@ func TestTheLastTwoPodsGoTogether(t *testing.T) {
 func TestAPodsOwnCSIVolume(t *testing.T) {
 	d, _, m := newCSI(t, unattached(func(s *storagev1.CSIDriverSpec) {
 		s.VolumeLifecycleModes = []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecycleEphemeral}
-		s.PodInfoOnMount, s.TokenRequests = ptr.To(true), []storagev1.TokenRequest{{Audience: "x"}}
-		s.RequiresRepublish = ptr.To(true)
+		s.PodInfoOnMount, s.TokenRequests = new(true), []storagev1.TokenRequest{{Audience: "x"}}
+		s.RequiresRepublish = new(true)
 	}))
 	secret := &v1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s"}, Data: map[string][]byte{"k": []byte("v")}}
 	if _, err := m.CSI.Client.CoreV1().Secrets("ns").Create(t.Context(), secret, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	pod := podWith(v1.VolumeSource{CSI: &v1.CSIVolumeSource{
-		Driver: driverName, ReadOnly: ptr.To(true), VolumeAttributes: map[string]string{"a": "b"}, NodePublishSecretRef: &v1.LocalObjectReference{Name: "s"},
+		Driver: driverName, ReadOnly: new(true), VolumeAttributes: map[string]string{"a": "b"}, NodePublishSecretRef: &v1.LocalObjectReference{Name: "s"},
 	}})
 	pod.Spec.ServiceAccountName = "sa"
 	again, err := m.Mount(t.Context(), pod, "v")
@@ -462,6 +462,9 @@ func TestAVolumeGrowsWithItsClaim(t *testing.T) {
 	renew()
 	claim.Spec.Resources.Requests = size("2Gi")
 	renew() // the volume is not larger yet
+	claim.DeletionTimestamp = new(metav1.Now())
+	renew() // which is no concern of a pod that has the volume
+	claim.DeletionTimestamp = nil
 	called(t, d, "Stage", "Publish")
 	c.volumes["pv"].Spec.Capacity = size("2Gi")
 	claim.Status.Conditions = []v1.PersistentVolumeClaimCondition{{Type: v1.PersistentVolumeClaimFileSystemResizePending}}
