@@ -3,7 +3,9 @@ package kubelet
 import (
 	"context"
 	"path/filepath"
+	"time"
 
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
@@ -53,4 +55,16 @@ func (k *Kubelet) volumesInUse(before []v1.UniqueVolumeName) []v1.UniqueVolumeNa
 func (k *Kubelet) nodeSeen(n *v1.Node) {
 	k.node.Observe(n)
 	k.volumes.CSI.NodeSeen(n)
+}
+
+// usageTime is how long a driver may take to tell how full a volume is.
+const usageTime = time.Second
+
+// driverUsage returns what asks the driver of a volume how full it is.
+func (k *Kubelet) driverUsage(ctx context.Context) func(path string) ([]*csipb.VolumeUsage, error) {
+	return func(path string) ([]*csipb.VolumeUsage, error) {
+		ctx, cancel := context.WithTimeout(ctx, usageTime)
+		defer cancel()
+		return k.volumes.DriverUsage(ctx, path)
+	}
 }

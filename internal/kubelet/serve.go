@@ -76,6 +76,7 @@ func (k *Kubelet) serve(ctx context.Context, g *errgroup.Group) error {
 	if err != nil {
 		return err
 	}
+	cfg.Stats.DriverUsage = k.driverUsage(ctx)
 	srv := server.New(cfg, k.table, k.deps.Runtime)
 	for _, s := range []struct {
 		l     net.Listener

@@ -79,7 +79,7 @@ func (d *Drivers) add(p plugins.Plugin) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if have, ok := d.byName[p.Name]; ok && !have.highest.LessThan(highest) {
-		return fmt.Errorf("kubernetes.io/csi: RegisterPlugin for CSI driver %q failed. "+ //nolint:staticcheck // upstream's words
+		return fmt.Errorf("kubernetes.io/csi: RegisterPlugin for CSI driver %q failed. "+
 			"Another driver with the same name is already registered with a higher supported version: %q", p.Name, have.highest)
 	}
 	if d.byName == nil {
@@ -92,7 +92,7 @@ func (d *Drivers) add(p plugins.Plugin) error {
 // highestVersion returns the newest version of CSI that a driver has and that we speak, which is any of v1.
 func highestVersion(p plugins.Plugin) (*version.Version, error) {
 	if len(p.Versions) == 0 {
-		return nil, fmt.Errorf("kubernetes.io/csi: RegisterPlugin for CSI driver %q failed. "+ //nolint:staticcheck // upstream's words
+		return nil, fmt.Errorf("kubernetes.io/csi: RegisterPlugin for CSI driver %q failed. "+
 			"Plugin returned an empty list for supported versions", p.Name)
 	}
 	var highest *version.Version
@@ -103,7 +103,7 @@ func highestVersion(p plugins.Plugin) (*version.Version, error) {
 		}
 	}
 	if highest == nil {
-		return nil, fmt.Errorf("kubernetes.io/csi: RegisterPlugin for CSI driver %q failed. "+ //nolint:staticcheck // upstream's words
+		return nil, fmt.Errorf("kubernetes.io/csi: RegisterPlugin for CSI driver %q failed. "+
 			"None of the versions specified %q are supported", p.Name, p.Versions)
 	}
 	return highest, nil

@@ -106,7 +106,7 @@ func (h *handler) expect(t *testing.T, want string) {
 // start runs a watcher; the directory's path is short enough for sockets.
 func start(t *testing.T) (dir string, h *handler, stop func()) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "plugins")
+	dir, err := os.MkdirTemp("", "plugins") //nolint:usetesting // its path is too long for a socket
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	csi "github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sync/singleflight"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -49,6 +50,9 @@ type Stats struct {
 	VolumeAge time.Duration
 	// OwnOnly leaves out volumes that are not a pod's own.
 	OwnOnly bool
+	// DriverUsage, if not nil, asks the driver of the volume at a path, volume.ErrNoUsage if it has none that knows. Those
+	// who ask at the same time share the answer.
+	DriverUsage func(path string) ([]*csi.VolumeUsage, error)
 	// Machine identifies the machine in metrics.
 	Machine v1.NodeSystemInfo
 

@@ -1,9 +1,11 @@
 package server
 
 import (
+	"errors"
 	"path/filepath"
 	"time"
 
+	csi "github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -99,7 +101,15 @@ const foreignPatience = time.Second
 // foreign returns the file system of a volume that is not the pod's own. One that does not answer, like that of a server
 // which is away, is left out.
 func (s *Stats) foreign(dir string, t metav1.Time) *stats.FsStats {
-	answer := s.asked.DoChan(dir, func() (any, error) { return fsStats(dir, t), nil })
+	answer := s.asked.DoChan(dir, func() (any, error) {
+		if s.DriverUsage != nil {
+			usage, err := s.DriverUsage(dir)
+			if !errors.Is(err, volume.ErrNoUsage) {
+				return usageStats(usage, t), nil // nothing, if the driver does not say
+			}
+		}
+		return fsStats(dir, t), nil
+	})
 	select {
 	case a := <-answer:
 		out, _ := a.Val.(*stats.FsStats)
@@ -107,6 +117,24 @@ func (s *Stats) foreign(dir string, t metav1.Time) *stats.FsStats {
 	case <-time.After(foreignPatience):
 		return nil
 	}
+}
+
+// usageStats translates what a driver says; nil if it says nothing.
+func usageStats(usage []*csi.VolumeUsage, t metav1.Time) *stats.FsStats {
+	if len(usage) == 0 {
+		return nil
+	}
+	out := &stats.FsStats{Time: t}
+	number := func(n int64) *uint64 { return new(uint64(max(n, 0))) }
+	for _, u := range usage {
+		switch u.GetUnit() {
+		case csi.VolumeUsage_BYTES:
+			out.AvailableBytes, out.CapacityBytes, out.UsedBytes = number(u.GetAvailable()), number(u.GetTotal()), number(u.GetUsed())
+		case csi.VolumeUsage_INODES:
+			out.InodesFree, out.Inodes, out.InodesUsed = number(u.GetAvailable()), number(u.GetTotal()), number(u.GetUsed())
+		}
+	}
+	return out
 }
 
 // volumes returns the pod's volumes on the node, measured by directory. A volume with a file system of its own is as

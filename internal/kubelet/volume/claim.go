@@ -8,6 +8,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/component-helpers/storage/ephemeral"
 	"k8s.io/component-helpers/storage/volume"
@@ -85,11 +86,10 @@ func (m *Mounter) renewClaim(ctx context.Context, pod *v1.Pod, v *v1.Volume, ref
 	if renews, there, err := m.standing(pod.UID, v.Name); err != nil || !there || !renews {
 		return refreshAt, err
 	}
-	s, claim, err := m.resolve(ctx, pod, v, ref)
-	if err != nil {
+	s, err := m.held(ctx, pod, v, ref)
+	if err != nil || s == nil {
 		return refreshAt, unprocessed(v.Name, err)
 	}
-	s.claim = claim
 	k := m.kindOf(s)
 	err = m.calls.alone(ctx, pod.UID, claimOnce(s.pv.Name), func() (err error) {
 		refreshAt, err = m.renewBy(ctx, k, s)
@@ -100,6 +100,30 @@ func (m *Mounter) renewClaim(ctx context.Context, pod *v1.Pod, v *v1.Volume, ref
 
 // ofVolume stands for a pod's UID where a PersistentVolume is meant, whichever pod has it.
 const ofVolume types.UID = "volume"
+
+// held is resolve for a volume that the pod has, whatever has become of the claim; nil if there is nothing left to ask.
+func (m *Mounter) held(ctx context.Context, pod *v1.Pod, v *v1.Volume, ref claimRef) (*spec, error) {
+	b, err := readBound(m.Dirs, pod.UID, v.Name)
+	if err != nil {
+		return nil, err
+	}
+	claim, err := m.Objects(ctx).Claim(pod.Namespace, ref.name)
+	if err != nil || claim.UID != b.ClaimUID {
+		return nil, ignoreNotFound(err)
+	}
+	pv, err := m.Volume(ctx, b.Volume)
+	if err != nil {
+		return nil, ignoreNotFound(err)
+	}
+	return &spec{pod: pod, name: v.Name, own: &v.VolumeSource, pv: pv, claim: claim, readOnly: ref.readOnly, block: b.Block}, nil
+}
+
+func ignoreNotFound(err error) error {
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
 
 // standing reports whether the volume of a claim is set up, and whether it is one that wants to be renewed.
 func (m *Mounter) standing(uid types.UID, name string) (renews, there bool, err error) {

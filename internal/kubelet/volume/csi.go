@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
@@ -192,10 +193,8 @@ func lives(d *storagev1.CSIDriver, name string, mode storagev1.VolumeLifecycleMo
 	if len(modes) == 0 {
 		modes = []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecyclePersistent}
 	}
-	for _, m := range modes {
-		if m == mode {
-			return nil
-		}
+	if slices.Contains(modes, mode) {
+		return nil
 	}
 	return fmt.Errorf("volume mode %q not supported by driver %s (only supports %q)", mode, name, modes)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -74,7 +75,7 @@ func (p *csiJob) attached(ctx context.Context) error {
 	told := false
 	for {
 		node, next := p.c.look()
-		used := node != nil && contains(node.VolumesInUse, name)
+		used := node != nil && slices.Contains(node.VolumesInUse, name)
 		if used && attachedTo(node, name) {
 			break
 		}
@@ -96,15 +97,6 @@ func (p *csiJob) attached(ctx context.Context) error {
 		return &failedAt{p.step("MountVolume.WaitForAttach failed", "MapVolume.WaitForAttach failed"), err}
 	}
 	return nil
-}
-
-func contains(all []v1.UniqueVolumeName, name v1.UniqueVolumeName) bool {
-	for _, n := range all {
-		if n == name {
-			return true
-		}
-	}
-	return false
 }
 
 func attachedTo(node *v1.NodeStatus, name v1.UniqueVolumeName) bool {

@@ -3,6 +3,7 @@ package volume
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -38,7 +39,7 @@ func plugin(socket string) plugins.Plugin {
 
 // unattached is the object of a driver whose volumes need not be attached.
 func unattached(change ...func(*storagev1.CSIDriverSpec)) *storagev1.CSIDriver {
-	d := &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: driverName}, Spec: storagev1.CSIDriverSpec{AttachRequired: ptr.To(false)}}
+	d := &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: driverName}, Spec: storagev1.CSIDriverSpec{AttachRequired: new(false)}}
 	for _, f := range change {
 		f(&d.Spec)
 	}
@@ -182,15 +183,15 @@ func TestTheLastTwoPodsGoTogether(t *testing.T) {
 func TestAPodsOwnCSIVolume(t *testing.T) {
 	d, _, m := newCSI(t, unattached(func(s *storagev1.CSIDriverSpec) {
 		s.VolumeLifecycleModes = []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecycleEphemeral}
-		s.PodInfoOnMount, s.TokenRequests = ptr.To(true), []storagev1.TokenRequest{{Audience: "x"}}
-		s.RequiresRepublish = ptr.To(true)
+		s.PodInfoOnMount, s.TokenRequests = new(true), []storagev1.TokenRequest{{Audience: "x"}}
+		s.RequiresRepublish = new(true)
 	}))
 	secret := &v1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s"}, Data: map[string][]byte{"k": []byte("v")}}
 	if _, err := m.CSI.Client.CoreV1().Secrets("ns").Create(t.Context(), secret, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	pod := podWith(v1.VolumeSource{CSI: &v1.CSIVolumeSource{
-		Driver: driverName, ReadOnly: ptr.To(true), VolumeAttributes: map[string]string{"a": "b"}, NodePublishSecretRef: &v1.LocalObjectReference{Name: "s"},
+		Driver: driverName, ReadOnly: new(true), VolumeAttributes: map[string]string{"a": "b"}, NodePublishSecretRef: &v1.LocalObjectReference{Name: "s"},
 	}})
 	pod.Spec.ServiceAccountName = "sa"
 	again, err := m.Mount(t.Context(), pod, "v")
@@ -310,10 +311,11 @@ func TestAPodThatWaitsForItsVolumeCanGo(t *testing.T) {
 
 func TestWhatADriverRefuses(t *testing.T) {
 	d, _, m := newCSI(t, unattached())
-	for call, want := range map[string]string{
-		"NodeStageVolume":   `MountVolume.MountDevice failed for volume "pv" : rpc error: code = Internal desc = no disk`,
-		"NodePublishVolume": `MountVolume.SetUp failed for volume "pv" : rpc error: code = Internal desc = no disk`,
+	for _, tc := range [][2]string{
+		{"NodeStageVolume", `MountVolume.MountDevice failed for volume "pv" : rpc error: code = Internal desc = no disk`},
+		{"NodePublishVolume", `MountVolume.SetUp failed for volume "pv" : rpc error: code = Internal desc = no disk`},
 	} {
+		call, want := tc[0], tc[1]
 		d.Before(call, fakecsi.Refuse(codes.Internal, "no disk"))
 		if _, err := m.Mount(t.Context(), claimPod("u1"), "v"); err == nil || err.Error() != want {
 			t.Errorf("%s: got %v, want %s", call, err, want)
@@ -460,6 +462,9 @@ func TestAVolumeGrowsWithItsClaim(t *testing.T) {
 	renew()
 	claim.Spec.Resources.Requests = size("2Gi")
 	renew() // the volume is not larger yet
+	claim.DeletionTimestamp = new(metav1.Now())
+	renew() // which is no concern of a pod that has the volume
+	claim.DeletionTimestamp = nil
 	called(t, d, "Stage", "Publish")
 	c.volumes["pv"].Spec.Capacity = size("2Gi")
 	claim.Status.Conditions = []v1.PersistentVolumeClaimCondition{{Type: v1.PersistentVolumeClaimFileSystemResizePending}}
@@ -594,4 +599,25 @@ func TestManyPodsComeAndGo(t *testing.T) {
 		<-done
 	}
 	nothingLeft(t, m)
+}
+
+func TestADriverTellsHowFullItsVolumesAre(t *testing.T) {
+	d, _, m := newCSI(t, unattached())
+	set(t, m, claimPod("u1"))
+	places, err := Places(m.Dirs, "u1")
+	if err != nil || len(places) != 1 || places[0].Claim != "c" || !places[0].Foreign {
+		t.Fatalf("the pod has %+v, %v", places, err)
+	}
+	usage, err := m.DriverUsage(t.Context(), places[0].Path)
+	if err != nil || len(usage) != 2 || usage[0].Used != 300 {
+		t.Errorf("got %v, %v", usage, err)
+	}
+	d.Can = d.Can[:1]
+	if _, err := m.DriverUsage(t.Context(), places[0].Path); !errors.Is(err, ErrNoUsage) {
+		t.Errorf("a driver that cannot tell: %v", err)
+	}
+	if _, err := m.DriverUsage(t.Context(), filepath.Join(m.Dirs.Volumes("u1"), "kubernetes.io~nfs", "v")); !errors.Is(err, ErrNoUsage) {
+		t.Errorf("a volume without a driver: %v", err)
+	}
+	clear(t, m, "u1")
 }

@@ -46,9 +46,12 @@ func Places(dirs criconfig.Dirs, uid types.UID) ([]Place, error) {
 		return nil, err
 	}
 	for _, path := range own {
-		folder := filepath.Base(filepath.Dir(path))
+		name, folder := filepath.Base(path), filepath.Base(filepath.Dir(path))
+		if folder == csiFolder {
+			path = filepath.Join(path, csiMount)
+		}
 		if !taken[path] && folder != localFolder {
-			out = append(out, Place{Name: filepath.Base(path), Path: path, Foreign: folder == nfsFolder})
+			out = append(out, Place{Name: name, Path: path, Foreign: folder == nfsFolder || folder == csiFolder})
 		}
 	}
 	slices.SortFunc(out, func(a, b Place) int { return cmp.Compare(a.Name, b.Name) })
