@@ -59,6 +59,9 @@ func (m *Manager) serve(ctx context.Context) (stop func(), err error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
 	var running sync.WaitGroup
 	s := grpc.NewServer()
 	pluginapi.RegisterRegistrationServer(s, &registrations{m: m, ctx: ctx, running: &running})

@@ -54,6 +54,9 @@ func Run(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return fmt.Errorf("pod resources: %w", err)
 	}
+	if err := os.Chmod(cfg.Socket, 0o600); err != nil {
+		return errors.Join(err, l.Close())
+	}
 	s := grpc.NewServer(grpc.UnaryInterceptor(limited(rate.NewLimiter(requestsPerSecond, burst))))
 	podresourcesapi.RegisterPodResourcesListerServer(s, &server{cfg: cfg})
 	defer context.AfterFunc(ctx, s.Stop)()
