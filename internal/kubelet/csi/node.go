@@ -19,7 +19,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/util/retry"
-	"k8s.io/utils/ptr"
 )
 
 // annotationNodeIDs has, as JSON, what the node is called by each driver.
@@ -53,7 +52,7 @@ func (n *Node) Install(ctx context.Context, driver string, info *spec.NodeGetInf
 	}
 	want := storagev1.CSINodeDriver{Name: driver, NodeID: info.GetNodeId(), TopologyKeys: slices.Sorted(maps.Keys(topology))}
 	if most := info.GetMaxVolumesPerNode(); most > 0 {
-		want.Allocatable = &storagev1.VolumeNodeResources{Count: ptr.To(int32(min(most, math.MaxInt32)))}
+		want.Allocatable = &storagev1.VolumeNodeResources{Count: new(int32(min(most, math.MaxInt32)))}
 	}
 	if err := n.changeDrivers(ctx, driver, &want); err != nil {
 		return fmt.Errorf("error updating CSINode object with CSI driver node info: %w", err)

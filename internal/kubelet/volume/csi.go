@@ -10,6 +10,8 @@ import (
 	"time"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -231,22 +233,20 @@ func (p *csiJob) begin(ctx context.Context) error {
 		keyLifecycle: string(storagev1.VolumeLifecycleEphemeral),
 	}
 	if p.pv == nil {
-		return data.write(filepath.Dir(p.target))
+		dir := filepath.Dir(p.target)
+		return data.with(dir, keyAsked).write(dir)
 	}
 	data[keyLifecycle] = string(storagev1.VolumeLifecyclePersistent)
 	if p.attaches() {
 		data[keyAttachment] = attachmentName(p.handle, p.driverName, p.m.NodeName)
 	}
 	return p.m.aloneWith(ctx, p.driverName, p.handle, func() error {
-		if before, err := readVolData(p.files.data); err == nil {
-			data[keyStaged] = before[keyStaged]
-		}
-		if err := data.write(p.files.data); err != nil {
+		if err := data.with(p.files.data, keyStaged).write(p.files.data); err != nil {
 			return err
 		}
 		if !p.block {
-			delete(data, keyStaged)
-			return data.write(filepath.Dir(p.target))
+			dir := filepath.Dir(p.target)
+			return data.with(dir, keyAsked).write(dir)
 		}
 		link := filepath.Join(p.m.Dirs.Devices(p.pod.UID), csiFolder, p.name)
 		if have, err := os.Readlink(link); err == nil && have == p.target {
@@ -325,7 +325,7 @@ func (p *csiJob) publish(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := os.MkdirAll(filepath.Dir(p.target), 0o750); err != nil {
+		if err := p.aboutToPublish(); err != nil {
 			return err
 		}
 		_, err = c.NodePublishVolume(ctx, req)
@@ -338,6 +338,20 @@ func (p *csiJob) publish(ctx context.Context) error {
 		return fmt.Errorf("driver %s says that it has published the volume, and there is nothing: %w", p.driverName, err)
 	}
 	return p.giveToGroup(ctx)
+}
+
+// aboutToPublish writes down that the driver is asked: a driver that never was, and may never come, undoes nothing.
+func (p *csiJob) aboutToPublish() error {
+	dir := filepath.Dir(p.target)
+	if p.block { // then the target itself tells
+		return os.MkdirAll(dir, 0o750)
+	}
+	data, err := readVolData(dir)
+	if err != nil || data[keyAsked] != "" {
+		return err
+	}
+	data[keyAsked] = "true"
+	return data.write(dir)
 }
 
 // call calls the driver. A driver that is missing is told of as upstream does.
@@ -414,8 +428,10 @@ func (c csiVolume) tearDown(ctx context.Context, dir string) error {
 	if err != nil || c.m.CSI == nil { // nothing was begun; or the node is taken down, and its drivers are gone
 		return errors.Join(mount.UnmountStack(target), removePlace(target), removeVolData(dir), removePlace(dir))
 	}
-	if err := c.unpublish(ctx, data, target); err != nil {
-		return err
+	if data[keyAsked] != "" {
+		if err := c.unpublish(ctx, data, target); err != nil {
+			return err
+		}
 	}
 	failpoint.At("csi-unpublished")
 	forget := func() error {
@@ -444,8 +460,10 @@ func (c csiVolume) unmap(ctx context.Context, link, at string) error {
 	if err != nil || c.m.CSI == nil {
 		return errors.Join(mount.UnmountStack(at), removePlace(at), removePlace(link))
 	}
-	if err := c.unpublish(ctx, data, at); err != nil {
-		return err
+	if _, err := os.Lstat(at); !errors.Is(err, os.ErrNotExist) { // it was published, or is about to be gone
+		if err := c.unpublish(ctx, data, at); err != nil {
+			return err
+		}
 	}
 	return c.m.aloneWith(ctx, data[keyDriver], data[keyHandle], func() error {
 		if err := removePlace(at); err != nil {
@@ -469,26 +487,39 @@ func (c csiVolume) unpublish(ctx context.Context, data volData, target string) e
 		_, err := n.NodeUnpublishVolume(ctx, &csipb.NodeUnpublishVolumeRequest{VolumeId: data[keyHandle], TargetPath: target})
 		return err
 	})
-	if err != nil {
+	if err = unlessUnknown(err, target); err != nil {
 		return fmt.Errorf("kubernetes.io/csi: Unmounter.TearDownAt failed for volume %s: %w", data[keySpecVolID], err)
 	}
 	return mount.UnmountStack(target) // should the driver have left anything there
 }
 
+// unlessUnknown returns no error if the driver does not know a volume, and the kernel has nothing mounted for it: then
+// there is nothing to undo. A driver may never have got to what it was asked for, or have lost what it knew.
+func unlessUnknown(err error, path string) error {
+	if status.Code(err) != codes.NotFound {
+		return err
+	}
+	listed, unlisted := mount.Listed(path)
+	if unlisted != nil || listed {
+		return errors.Join(err, unlisted)
+	}
+	return nil
+}
+
 // unstage takes a volume from the node. Until that is done, the node says that it uses it.
 func (c csiVolume) unstage(ctx context.Context, data volData, files csiFiles) error {
+	if _, err := os.Lstat(files.staging); errors.Is(err, os.ErrNotExist) { // the driver was never asked to stage it
+		return c.leave(files)
+	}
 	err := c.m.CSI.Drivers.Call(ctx, data[keyDriver], func(ctx context.Context, n csipb.NodeClient) error {
 		can, err := csi.Can(ctx, n)
 		if err != nil || !can[csipb.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME] {
 			return err
 		}
-		if _, err := os.Lstat(files.staging); errors.Is(err, os.ErrNotExist) {
-			return nil // it was never asked to stage it
-		}
 		_, err = n.NodeUnstageVolume(ctx, &csipb.NodeUnstageVolumeRequest{VolumeId: data[keyHandle], StagingTargetPath: files.staging})
 		return err
 	})
-	if err != nil {
+	if err = unlessUnknown(err, files.staging); err != nil {
 		return fmt.Errorf("UnmountDevice failed for volume %q : %w", data[keySpecVolID], err)
 	}
 	listed, err := mount.Listed(files.staging)
@@ -498,6 +529,11 @@ func (c csiVolume) unstage(ctx context.Context, data volData, files csiFiles) er
 	if err != nil {
 		return err
 	}
+	return c.leave(files)
+}
+
+// leave has the node say that it does not use the volume any more.
+func (c csiVolume) leave(files csiFiles) error {
 	if err := files.remove(); err != nil {
 		return err
 	}

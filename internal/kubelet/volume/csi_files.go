@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -32,6 +33,8 @@ const (
 	keyNode       = "nodeName"
 	keyAttachment = "attachmentID"
 	keyLifecycle  = "volumeLifecycleMode"
+	// keyAsked is ours: the driver was asked to publish it, and has to be asked to undo that.
+	keyAsked = "wherry.dev/asked"
 	// keyPublished is ours: publishing is complete. keyStaged has the boot in which staging was completed.
 	keyPublished = "wherry.dev/published"
 	keyStaged    = "wherry.dev/staged"
@@ -69,6 +72,15 @@ func (d volData) write(dir string) error {
 		return nil
 	}
 	return record.WriteFile(path, doc, 0o640)
+}
+
+// with returns what is to be written to a folder, with what is written there under a key.
+func (d volData) with(dir, key string) volData {
+	out := maps.Clone(d)
+	if before, err := readVolData(dir); err == nil && before[key] != "" {
+		out[key] = before[key]
+	}
+	return out
 }
 
 func removeVolData(dir string) error {

@@ -56,7 +56,7 @@ func (p *csiJob) grow(ctx context.Context) error {
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("Expander.NodeExpand failed to expand the volume : %w", err) //nolint:staticcheck // upstream's words
+		return fmt.Errorf("Expander.NodeExpand failed to expand the volume : %w", err)
 	}
 	if err := p.markGrown(ctx, pv); err != nil {
 		return err

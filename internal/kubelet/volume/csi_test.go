@@ -305,7 +305,7 @@ func TestAPodThatWaitsForItsVolumeCanGo(t *testing.T) {
 	}
 	m.CSI.Report = nil
 	clear(t, m, "u1")
-	called(t, d, "Unpublish") // whatever was begun is undone
+	called(t, d) // it was never asked
 	nothingLeft(t, m)
 }
 
@@ -620,4 +620,44 @@ func TestADriverTellsHowFullItsVolumesAre(t *testing.T) {
 		t.Errorf("a volume without a driver: %v", err)
 	}
 	clear(t, m, "u1")
+}
+
+func TestAPodWhoseDriverNeverCameCanGo(t *testing.T) {
+	for _, own := range []bool{false, true} {
+		d, _, m := newCSI(t, unattached(func(s *storagev1.CSIDriverSpec) {
+			s.VolumeLifecycleModes = []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecyclePersistent, storagev1.VolumeLifecycleEphemeral}
+		}))
+		if err := m.CSI.Drivers.Deregister(t.Context(), plugin(d.Socket())); err != nil {
+			t.Fatal(err)
+		}
+		pod := claimPod("u1")
+		if own {
+			pod.Spec.Volumes[0].VolumeSource = v1.VolumeSource{CSI: &v1.CSIVolumeSource{Driver: driverName}}
+		}
+		if _, err := m.Mount(t.Context(), pod, "v"); err == nil {
+			t.Error("a volume without a driver is there")
+		}
+		clear(t, m, "u1")
+		nothingLeft(t, m)
+	}
+}
+
+// A driver that was asked to publish a volume may never have got to it, and not know it.
+func TestAVolumeThatItsDriverDoesNotKnow(t *testing.T) {
+	d, _, m := newCSI(t, unattached())
+	d.Before("NodePublishVolume", fakecsi.Refuse(codes.DeadlineExceeded, "slow"))
+	if _, err := m.Mount(t.Context(), claimPod("u1"), "v"); err == nil {
+		t.Error("the volume is there")
+	}
+	d.Before("NodeUnpublishVolume", fakecsi.Refuse(codes.NotFound, "no such volume"))
+	clear(t, m, "u1")
+	nothingLeft(t, m)
+	d.Before("NodePublishVolume", nil)
+	set(t, m, claimPod("u2"))
+	if err := m.Clear(t.Context(), "u2"); err == nil {
+		t.Error("what is mounted was taken for unknown")
+	}
+	d.Before("NodeUnpublishVolume", nil)
+	clear(t, m, "u2")
+	nothingLeft(t, m)
 }
