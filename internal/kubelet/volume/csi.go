@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"wherry.dev/internal/api/attachments"
 	"wherry.dev/internal/failpoint"
 	"wherry.dev/internal/kubelet/csi"
 	"wherry.dev/internal/mount"
@@ -223,7 +224,7 @@ func (m *Mounter) DriverCame(driver string) { m.wakeOthers(ofDriver(driver)) }
 
 // aloneWith runs f when no other call concerns the volume as the node has it.
 func (m *Mounter) aloneWith(ctx context.Context, driver, handle string, f func() error) error {
-	return m.calls.alone(ctx, "csi", uniqueName(driver, handle), f)
+	return m.calls.alone(ctx, "csi", string(attachments.VolumeName(driver, handle)), f)
 }
 
 // begin writes down what is about to be done.
@@ -238,7 +239,7 @@ func (p *csiJob) begin(ctx context.Context) error {
 	}
 	data[keyLifecycle] = string(storagev1.VolumeLifecyclePersistent)
 	if p.attaches() {
-		data[keyAttachment] = attachmentName(p.handle, p.driverName, p.m.NodeName)
+		data[keyAttachment] = attachments.Name(p.driverName, p.handle, p.m.NodeName)
 	}
 	return p.m.aloneWith(ctx, p.driverName, p.handle, func() error {
 		if err := data.with(p.files.data, keyStaged).write(p.files.data); err != nil {

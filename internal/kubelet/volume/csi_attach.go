@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"wherry.dev/internal/api/attachments"
 	"wherry.dev/internal/kubelet/csi"
 )
 
@@ -71,7 +72,7 @@ func (p *csiJob) attached(ctx context.Context) error {
 	}
 	waiting, cancel := context.WithTimeout(ctx, attachTime)
 	defer cancel()
-	name := v1.UniqueVolumeName(uniqueName(p.driverName, p.handle))
+	name := attachments.VolumeName(p.driverName, p.handle)
 	told := false
 	for {
 		node, next := p.c.look()
@@ -110,7 +111,7 @@ func attachedTo(node *v1.NodeStatus, name v1.UniqueVolumeName) bool {
 
 // attachment takes over what the attacher passes on to the node.
 func (p *csiJob) attachment(ctx context.Context) error {
-	id := attachmentName(p.handle, p.driverName, p.m.NodeName)
+	id := attachments.Name(p.driverName, p.handle, p.m.NodeName)
 	a, err := p.c.Client.StorageV1().VolumeAttachments().Get(ctx, id, metav1.GetOptions{})
 	switch {
 	case err != nil:

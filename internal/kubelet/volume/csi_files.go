@@ -18,6 +18,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"wherry.dev/internal/api/attachments"
 	"wherry.dev/internal/kubelet/criconfig"
 	"wherry.dev/internal/record"
 )
@@ -192,19 +193,13 @@ func VolumesInUse(dirs criconfig.Dirs) ([]v1.UniqueVolumeName, error) {
 				return nil, err
 			}
 			if data[keyAttachment] != "" {
-				out = append(out, v1.UniqueVolumeName(uniqueName(data[keyDriver], data[keyHandle])))
+				out = append(out, attachments.VolumeName(data[keyDriver], data[keyHandle]))
 			}
 		}
 	}
 	slices.Sort(out)
 	return slices.Compact(out), nil
 }
-
-// uniqueName is how the status of a node names an attached volume.
-func uniqueName(driver, handle string) string { return "kubernetes.io/csi/" + driver + "^" + handle }
-
-// attachmentName is that of the object that says whether a volume is attached.
-func attachmentName(handle, driver, node string) string { return "csi-" + sum(handle+driver+node) }
 
 func sum(s string) string {
 	h := sha256.Sum256([]byte(s))

@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/utils/ptr"
 
+	"wherry.dev/internal/api/attachments"
 	"wherry.dev/internal/failpoint"
 	"wherry.dev/internal/kubelet/criconfig"
 	"wherry.dev/internal/kubelet/csi"
@@ -260,7 +261,7 @@ func TestAVolumeIsAttachedFirst(t *testing.T) {
 	d, _, m := newCSI(t, nil) // a driver without an object attaches
 	reports := make(chan struct{}, 10)
 	m.CSI.Report = func() { reports <- struct{}{} }
-	id := attachmentName("handle/1", driverName, "n")
+	id := attachments.Name(driverName, "handle/1", "n")
 	_, err := m.CSI.Client.StorageV1().VolumeAttachments().Create(t.Context(), &storagev1.VolumeAttachment{
 		ObjectMeta: metav1.ObjectMeta{Name: id},
 		Status:     storagev1.VolumeAttachmentStatus{Attached: true, AttachmentMetadata: map[string]string{"device": "/dev/sdx"}},
