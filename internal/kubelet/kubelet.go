@@ -317,6 +317,7 @@ func (k *Kubelet) mounter(pods *podworker.Pods, tokens *identity.TokenSource) *v
 func (k *Kubelet) buildTable(pods *podworker.Pods) {
 	k.table = podworker.NewTable(pods, podworker.Deps{
 		Prober:  k.prober,
+		Health:  k.devices.Health,
 		Runtime: k.deps.Runtime, Executor: k.ops, Status: k.status, Records: k.records, Admission: k.admission,
 		Residue: k.ops.Residue, FinalMessage: k.ops.FinalMessage, Node: k.planNode, Tell: k.ops.Tell, TellPod: k.ops.TellPod,
 		Ran:     k.rotator.Look,

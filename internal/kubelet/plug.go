@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
 
 	"wherry.dev/internal/kubelet/devices"
 	"wherry.dev/internal/kubelet/podresources"
@@ -21,7 +22,15 @@ func (k *Kubelet) runDevices(ctx context.Context) error {
 	if !k.watchPlugins {
 		return nil
 	}
-	return k.devices.Run(ctx)
+	return apart(ctx, k.devices.Run)
+}
+
+// apart runs what most pods do not need: if it cannot be served, the kubelet goes on without it.
+func apart(ctx context.Context, run func(context.Context) error) error {
+	if err := run(ctx); err != nil {
+		klog.FromContext(ctx).Error(err, "The kubelet goes on without one of its services")
+	}
+	return nil
 }
 
 // tellResources tells agents on the node which devices pods have.
@@ -29,15 +38,22 @@ func (k *Kubelet) tellResources(ctx context.Context) error {
 	if !k.watchPlugins {
 		return nil
 	}
-	return podresources.Run(ctx, podresources.Config{
-		Socket: filepath.Join(k.cfg.RootDir, "pod-resources", "kubelet.sock"), Pods: k.table.List, Devices: k.devices.Devices,
+	return apart(ctx, func(ctx context.Context) error {
+		return podresources.Run(ctx, podresources.Config{
+			Socket: filepath.Join(k.cfg.RootDir, "pod-resources", "kubelet.sock"), Pods: k.table.List, Devices: k.devices.Devices,
+		})
 	})
 }
 
-// devicesChanged reports the devices, and decides on pods that wait for some.
+// devicesChanged reports the devices, to the pods that have some too, and decides on pods that wait for some.
 func (k *Kubelet) devicesChanged() {
 	k.node.Trigger()
 	k.admission.Freed()
+	for _, p := range k.table.List() {
+		if v := p.Input.Record.Verdict; v != nil && v.Devices != nil {
+			k.table.Wake(p.Pod.UID)
+		}
+	}
 }
 
 // nodeWithDevices returns the node as it was last seen, with the devices as they are now.

@@ -56,6 +56,7 @@ type Devices interface {
 
 // Config is what admission needs to know of the node.
 type Config struct {
+	// Devices may be nil: then no plugin has any.
 	Devices    Devices
 	Conditions *Conditions
 	// Node returns the node as it was last seen.
@@ -100,6 +101,9 @@ var _ podworker.Admission = (*Admission)(nil)
 
 // New returns an Admission. Until Listed is called it decides on static pods only.
 func New(cfg Config, pods Pods) *Admission {
+	if cfg.Devices == nil {
+		cfg.Devices = &devices.Manager{}
+	}
 	return &Admission{
 		cfg: cfg, pods: pods, listed: make(chan struct{}), decided: map[types.UID]podplan.Verdict{}, admitting: map[types.UID]bool{},
 		chosen:  map[types.UID]podplan.Devices{},

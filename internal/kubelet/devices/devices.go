@@ -29,6 +29,7 @@ import (
 	"k8s.io/klog/v2"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
+	"wherry.dev/internal/kubelet/podplan"
 	"wherry.dev/internal/record"
 )
 
@@ -203,6 +204,35 @@ func (of *inventory) healthy() []string {
 	}
 	slices.Sort(out)
 	return out
+}
+
+// Health returns the health of devices that a pod has, by resource and ID: Unknown if no plugin speaks for them yet.
+func (m *Manager) Health(of podplan.Devices) map[string]map[string]v1.ResourceHealthStatus {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	out := map[string]map[string]v1.ResourceHealthStatus{}
+	for _, grants := range of {
+		for _, g := range grants {
+			if out[g.Resource] == nil {
+				out[g.Resource] = map[string]v1.ResourceHealthStatus{}
+			}
+			for _, id := range g.IDs {
+				out[g.Resource][id] = m.known[g.Resource].health(id)
+			}
+		}
+	}
+	return out
+}
+
+func (of *inventory) health(id string) v1.ResourceHealthStatus {
+	switch {
+	case of == nil || of.plugin == nil || of.devices[id] == nil:
+		return v1.ResourceHealthStatusUnknown
+	case of.since.IsZero() && of.devices[id].Health == pluginapi.Healthy:
+		return v1.ResourceHealthStatusHealthy
+	default:
+		return v1.ResourceHealthStatusUnhealthy
+	}
 }
 
 // Device is one device of a plugin.

@@ -98,7 +98,7 @@ type node struct {
 
 func newNode(t *testing.T) *node {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "dp") // a socket's path has to be short
+	dir, err := os.MkdirTemp("", "dp") //nolint:usetesting // a socket's path has to be short
 	if err != nil {
 		t.Fatal(err)
 	}

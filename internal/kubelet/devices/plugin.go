@@ -78,7 +78,7 @@ func (m *Manager) serve(ctx context.Context) (stop func(), err error) {
 
 // Register implements pluginapi.RegistrationServer.
 func (r *registrations) Register(ctx context.Context, in *pluginapi.RegisterRequest) (*pluginapi.Empty, error) {
-	log := klog.FromContext(r.ctx).WithValues("resource", in.GetResourceName(), "endpoint", in.GetEndpoint())
+	log := klog.FromContext(ctx).WithValues("resource", in.GetResourceName(), "endpoint", in.GetEndpoint())
 	err := r.check(in)
 	if err != nil {
 		log.Error(err, "Refused a device plugin")

@@ -1,6 +1,7 @@
 package podplan
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -181,9 +182,28 @@ func (r *reporter) setResources(st *v1.ContainerStatus, c *v1.Container, last *C
 	}
 	st.AllocatedResources = allocated.Requests.DeepCopy()
 	st.Resources = &v1.ResourceRequirements{Limits: allocated.Limits.DeepCopy(), Requests: allocated.Requests.DeepCopy()}
+	st.AllocatedResourcesStatus = r.deviceStatus(c.Name)
 	if h := r.in.Record.history(c.Name); last.State == Running && h.Applied != nil {
 		st.Resources = &v1.ResourceRequirements{Limits: h.Applied.Limits.DeepCopy(), Requests: h.Applied.Requests.DeepCopy()}
 	}
+}
+
+// deviceStatus returns the health of the devices that a container has (KEP-4680).
+func (r *reporter) deviceStatus(container string) []v1.ResourceStatus {
+	v := r.in.Record.Verdict
+	if v == nil {
+		return nil
+	}
+	var out []v1.ResourceStatus
+	for _, g := range v.Devices[container] {
+		st := v1.ResourceStatus{Name: v1.ResourceName(g.Resource)}
+		for _, id := range g.IDs {
+			health := cmp.Or(r.in.DeviceHealth[g.Resource][id], v1.ResourceHealthStatusUnknown)
+			st.Resources = append(st.Resources, v1.ResourceHealth{ResourceID: v1.ResourceID(id), Health: health})
+		}
+		out = append(out, st)
+	}
+	return out
 }
 
 func (r *reporter) terminated(c *Container) v1.ContainerState {

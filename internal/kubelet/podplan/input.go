@@ -37,6 +37,9 @@ type Input struct {
 	// Resized is the newest Resize.Seq that was applied to everything that runs.
 	Resized uint32
 
+	// DeviceHealth has the health of the pod's devices, by resource and ID; nil if it has none.
+	DeviceHealth map[string]map[string]v1.ResourceHealthStatus
+
 	InFlight map[Key]Flight
 	Failures map[Key]Failure
 	// Objects counts the changes of the objects that the pod refers to.

@@ -101,7 +101,7 @@ func TakeResize(in *Input, d ResizeDecision) {
 	}
 	generation := in.Pod.Generation
 	next.Seq, next.Pending, next.Active = next.Seq+1, nil, &generation
-	rec.Verdict = &Verdict{Admitted: true, Allocated: now, Pod: in.Pod.Spec.Resources.DeepCopy()}
+	rec.Verdict = &Verdict{Admitted: true, Allocated: now, Pod: in.Pod.Spec.Resources.DeepCopy(), Devices: old.Devices}
 	rec.Resize = &next
 	in.Record = rec
 }

@@ -37,7 +37,7 @@ func snapshot(name string, v *podplan.Verdict) *podworker.Snapshot {
 
 func serve(t *testing.T, cfg Config) podresourcesapi.PodResourcesListerClient {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "pr") // a socket's path has to be short
+	dir, err := os.MkdirTemp("", "pr") //nolint:usetesting // a socket's path has to be short
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -68,6 +68,9 @@ func (w *Worker) observe(ctx context.Context) (podplan.Input, error) {
 	for k, f := range w.flights {
 		in.InFlight[k] = f.Flight
 	}
+	if v := in.Record.Verdict; v != nil && v.Devices != nil && w.deps.Health != nil {
+		in.DeviceHealth = w.deps.Health(v.Devices)
+	}
 	if w.deps.Prober != nil {
 		in.Probes = w.deps.Prober.Results(w.uid)
 	}

@@ -71,6 +71,8 @@ type Deps struct {
 	Tell func(pod *v1.Pod, container, reason, message string)
 	// TellPod, if not nil, records an event about the pod.
 	TellPod func(pod *v1.Pod, e podplan.Event)
+	// Health, if not nil, returns the health of devices that plugins gave to a pod, by resource and ID.
+	Health func(podplan.Devices) map[string]map[string]v1.ResourceHealthStatus
 	// Stepped, if not nil, is called with the duration of each step.
 	Stepped func(time.Duration)
 	// Ran, if not nil, is called when a container is seen running that was not running before. The
