@@ -81,12 +81,9 @@ func uncountedOf(st *batchv1.JobStatus) map[types.UID]bool {
 	return out
 }
 
-// counts reports whether a pod's end means something: the job has not given it up, and a pod of an
-// indexed job must have an index that the job wants.
+// counts reports whether a pod's end means something: a pod of an indexed job must have an index that
+// the job wants.
 func (c *census) counts(p *v1.Pod) bool {
-	if isGivenUp(p) {
-		return false
-	}
 	if !isIndexed(c.job) {
 		return true
 	}

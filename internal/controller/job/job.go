@@ -10,9 +10,9 @@
 //
 // No completion is counted twice or lost, whenever the process is killed: until a pod is counted, its
 // finalizer keeps it, and while it is being counted, the job's status lists it. A pod that is not to
-// count, because the job gives it up, is marked before it is deleted (withdraw), and then released.
-// Finalizers that nobody needs any more are removed (orphan.go). Reasons and messages of events and
-// conditions are upstream's.
+// count, because the job gives it up, bears a mark until it is deleted (withdraw). Finalizers that nobody
+// needs any more are removed (orphan.go). Reasons and messages of events and conditions are
+// upstream's.
 package job
 
 import (

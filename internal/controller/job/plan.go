@@ -58,6 +58,9 @@ func planFor(c *census) plan {
 	if left, ok := untilDeadline(c); ok {
 		p.again(left)
 	}
+	if p.track = missed(c); len(p.track) > 0 {
+		return p // how many there have to be depends on these
+	}
 	p.managed = true
 	p.number(c)
 	p.repair(c)
@@ -272,11 +275,24 @@ func (p *plan) add(c *census, n int) {
 	}
 }
 
-// repair plans to give the finalizer to active pods that lack it, and to take the mark of withdrawal
-// from those that are kept after all: else their ends might not be counted.
+// missed returns the pods that were to be deleted without being counted (withdraw), but that ended
+// before.
+func missed(c *census) []*v1.Pod {
+	var out []*v1.Pod
+	for _, p := range c.pods {
+		ended := pods.IsTerminal(p.Status.Phase) && p.DeletionTimestamp == nil
+		if ended && !isTracked(p) && p.Annotations[withdrawn] == string(p.UID) {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// repair plans to give the finalizer to active pods that lack it. Somebody took it, or we did, and
+// did not come to the deletion: without it the pod's end might not be counted.
 func (p *plan) repair(c *census) {
 	for _, pod := range c.active {
-		if (!isTracked(pod) || isWithdrawn(pod)) && !slices.Contains(p.remove, pod) {
+		if !isTracked(pod) && !slices.Contains(p.remove, pod) {
 			p.track = append(p.track, pod)
 		}
 	}

@@ -13,17 +13,9 @@ import (
 
 const finalizer = batchv1.JobTrackingFinalizer
 
-// withdrawn is the annotation of a pod that is to be deleted without being counted. Its value is the
-// pod's UID, which no template can know.
+// withdrawn is the annotation of a pod that lost its finalizer because it was to be deleted without
+// being counted. Its value is the pod's UID, which no template can know.
 const withdrawn = "wherry.dev/job-withdrawn"
-
-func isWithdrawn(p *v1.Pod) bool { return p.Annotations[withdrawn] == string(p.UID) }
-
-// isGivenUp reports whether a pod is being deleted because the job does not want it any more. If it has
-// succeeded all the same, its work is done.
-func isGivenUp(p *v1.Pod) bool {
-	return isWithdrawn(p) && p.DeletionTimestamp != nil && p.Status.Phase != v1.PodSucceeded
-}
 
 func isIndexed(j *batchv1.Job) bool {
 	return j.Spec.CompletionMode != nil && *j.Spec.CompletionMode == batchv1.IndexedCompletion

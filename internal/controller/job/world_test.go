@@ -202,7 +202,7 @@ func lastCondition(j *batchv1.Job) string {
 func (w *world) observeRelease(p *v1.Pod) {
 	j := w.job()
 	ended := p.Status.Phase == v1.PodSucceeded || p.Status.Phase == v1.PodFailed
-	if j == nil || isFinished(j) || j.DeletionTimestamp != nil || !ended || isGivenUp(p) || uncountedOf(&j.Status)[p.UID] {
+	if j == nil || isFinished(j) || j.DeletionTimestamp != nil || !ended || uncountedOf(&j.Status)[p.UID] {
 		return
 	}
 	if isIndexed(j) && p.Status.Phase == v1.PodSucceeded && parseIndexes(j.Status.CompletedIndexes, completions(j)).has(indexOf(p)) {

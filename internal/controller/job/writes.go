@@ -129,17 +129,16 @@ func (c *Controller) remove(ctx context.Context, j *batchv1.Job, p *v1.Pod) (gon
 	return err == nil, err
 }
 
-// withdraw deletes an active pod whose end is not to count: it gets the mark first, which says so. The
-// finalizer keeps it until it is seen that it is being deleted: without it somebody else could delete a
-// pod that has ended meanwhile, before it is counted. If the pod has changed since the plan was made,
-// it may have ended, and then it counts: it stays as it is, and the next plan is made with what it is
-// now, as it is if we are killed between the two writes.
+// withdraw deletes an active pod whose end is not to count: its finalizer goes first. If the pod has
+// changed since the plan was made, it may have ended, and then it counts: it stays as it is, and the
+// next plan is made with what it is now. If we are killed between the two writes, the mark tells the
+// next life that nobody has counted this pod.
 func (c *Controller) withdraw(ctx context.Context, j *batchv1.Job, p *v1.Pod) (gone bool, err error) {
 	version := p.ResourceVersion
-	if isTracked(p) && !isWithdrawn(p) {
-		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+	if isTracked(p) {
+		patch, err := releasePatch(map[string]any{
 			"uid": p.UID, "resourceVersion": version, "annotations": map[string]any{withdrawn: p.UID},
-		}})
+		})
 		if err != nil {
 			return false, err
 		}
@@ -147,11 +146,11 @@ func (c *Controller) withdraw(ctx context.Context, j *batchv1.Job, p *v1.Pod) (g
 		case isGone(err):
 			return false, nil // the informer will tell, and wake the job
 		case err != nil:
-			return false, fmt.Errorf("mark pod %s/%s: %w", p.Namespace, p.Name, err)
+			return false, fmt.Errorf("removing tracking finalizer of pod %s/%s: %w", p.Namespace, p.Name, err)
 		default:
 			version = got.ResourceVersion
-			c.podWrites.Wrote(keyOf(j), got)
 		}
+		c.podWrites.Freed(keyOf(j), p, finalizer)
 	}
 	err = c.deletePod(ctx, j, p, metav1.Preconditions{UID: &p.UID, ResourceVersion: &version})
 	return err == nil, err
@@ -203,17 +202,12 @@ func (c *Controller) track(ctx context.Context, key string, p *v1.Pod) error {
 	return nil
 }
 
-// release removes the finalizer from a pod. A pod that is gone has none. One that was given up is released
-// as it was seen, or not at all: it may have succeeded since.
+// release removes the finalizer from a pod. A pod that is gone has none.
 func (c *Controller) release(ctx context.Context, key string, p *v1.Pod) error {
 	if !isTracked(p) {
 		return nil
 	}
-	as := map[string]any{"uid": p.UID}
-	if isGivenUp(p) {
-		as["resourceVersion"] = p.ResourceVersion
-	}
-	patch, err := releasePatch(as)
+	patch, err := releasePatch(map[string]any{"uid": p.UID})
 	if err != nil {
 		return err
 	}
