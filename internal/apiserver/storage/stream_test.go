@@ -10,25 +10,15 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 	apistorage "k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/feature"
-	"k8s.io/client-go/kubernetes/scheme"
 )
 
 // A watch cache that had just begun kept all others from the progress that they waited for, until the next write: a
 // server that started beside an idle one was never ready.
 func TestNewWatchCacheHoldsUpNoOther(t *testing.T) {
-	b, err := Open(t.Context(), Config{Dir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := b.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	b := openBackend(t)
 	older := openMaps(t, b, "configmaps")
 	listed(t, older, "configmaps")
 	// Its revision is news to the older cache only; nobody writes after it.
@@ -65,10 +55,7 @@ func listed(t *testing.T, s apistorage.Interface, resource string) {
 // openMaps opens storage that has config maps, whatever it is called.
 func openMaps(t *testing.T, b *Backend, resource string) apistorage.Interface {
 	t.Helper()
-	codec := func(schema.GroupResource) (runtime.Codec, runtime.GroupVersioner, error) {
-		return scheme.Codecs.LegacyCodec(v1.SchemeGroupVersion), v1.SchemeGroupVersion, nil
-	}
-	opts, err := b.Options(codec, func(r schema.GroupResource) string { return r.Resource }).GetRESTOptions(v1.Resource(resource), nil)
+	opts, err := coreOptions(b).GetRESTOptions(v1.Resource(resource), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

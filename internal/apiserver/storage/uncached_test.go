@@ -14,19 +14,7 @@ import (
 // TestEventsAreNotCached: the watch cache used to keep every event for an hour, decoded, and as many
 // of their changes as came in a minute; a burst of pods left tens of MiB of them.
 func TestEventsAreNotCached(t *testing.T) {
-	b, err := Open(t.Context(), Config{Dir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := b.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	codec := func(schema.GroupResource) (runtime.Codec, runtime.GroupVersioner, error) {
-		return scheme.Codecs.LegacyCodec(v1.SchemeGroupVersion), v1.SchemeGroupVersion, nil
-	}
-	options := b.Options(codec, func(r schema.GroupResource) string { return r.Resource })
+	options := coreOptions(openBackend(t))
 	for resource, want := range map[string]bool{"events": false, "configmaps": true} {
 		opts, err := options.GetRESTOptions(v1.Resource(resource), nil)
 		if err != nil {
@@ -49,4 +37,27 @@ func isCached(t *testing.T, opts generic.RESTOptions) bool {
 	defer destroy()
 	_, cached := s.(refusals).Interface.(*cacher.CacheDelegator)
 	return cached
+}
+
+// openBackend opens an embedded etcd for the test.
+func openBackend(t *testing.T) *Backend {
+	t.Helper()
+	b, err := Open(t.Context(), Config{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return b
+}
+
+// coreOptions opens storage for kinds of the core group.
+func coreOptions(b *Backend) generic.RESTOptionsGetter {
+	codec := func(schema.GroupResource) (runtime.Codec, runtime.GroupVersioner, error) {
+		return scheme.Codecs.LegacyCodec(v1.SchemeGroupVersion), v1.SchemeGroupVersion, nil
+	}
+	return b.Options(codec, func(r schema.GroupResource) string { return r.Resource })
 }

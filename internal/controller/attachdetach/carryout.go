@@ -146,7 +146,7 @@ func (c *Controller) mark(ctx context.Context, volume v1.UniqueVolumeName, name 
 ) {
 	c.statuses.LockKey(name)
 	defer func() { err = errors.Join(err, c.statuses.UnlockKey(name)) }()
-	node, err = found(c.client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{}))
+	node, err = controller.Found(c.client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{}))
 	if err != nil || node == nil || reports(node, volume) == attached {
 		return node, false, err
 	}
@@ -163,7 +163,7 @@ func (c *Controller) mark(ctx context.Context, volume v1.UniqueVolumeName, name 
 	if err != nil {
 		return nil, false, err
 	}
-	node, err = found(c.client.CoreV1().Nodes().
+	node, err = controller.Found(c.client.CoreV1().Nodes().
 		Patch(ctx, name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status"))
 	if err != nil {
 		return nil, false, fmt.Errorf("write the status of node %s: %w", name, err)

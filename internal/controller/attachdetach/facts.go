@@ -69,10 +69,10 @@ func (c *Controller) facts(name v1.UniqueVolumeName, driver, handle string, reme
 	}
 	for _, node := range slices.Sorted(maps.Keys(places)) {
 		p := places[node]
-		if p.attachment, err = found(c.attachments.Get(attachments.Name(driver, handle, node))); err != nil {
+		if p.attachment, err = controller.Found(c.attachments.Get(attachments.Name(driver, handle, node))); err != nil {
 			return nil, err
 		}
-		if p.state, err = found(c.nodes.Get(node)); err != nil {
+		if p.state, err = controller.Found(c.nodes.Get(node)); err != nil {
 			return nil, err
 		}
 		f.recall(p, remembered)
@@ -122,7 +122,7 @@ func (c *Controller) podsOf(pv *v1.PersistentVolume) ([]*v1.Pod, error) {
 	if ref == nil {
 		return nil, nil
 	}
-	claim, err := found(c.claims.PersistentVolumeClaims(ref.Namespace).Get(ref.Name))
+	claim, err := controller.Found(c.claims.PersistentVolumeClaims(ref.Namespace).Get(ref.Name))
 	if err != nil || claim == nil || claim.UID != ref.UID ||
 		claim.Spec.VolumeName != pv.Name || claim.Status.Phase != v1.ClaimBound {
 		return nil, err
@@ -169,13 +169,13 @@ func (f *facts) recall(p *place, remembered *memory) {
 
 // attachable reports whether a driver has its volumes attached, which it has unless its CSIDriver says no.
 func (c *Controller) attachable(driver string) (bool, error) {
-	d, err := found(c.drivers.Get(driver))
+	d, err := controller.Found(c.drivers.Get(driver))
 	return d == nil || ptr.Deref(d.Spec.AttachRequired, true), err
 }
 
 // syncOrphan has an attachment deleted whose volume is gone, so that nothing else leads to it.
 func (c *Controller) syncOrphan(ctx context.Context, name string) error {
-	a, err := found(c.attachments.Get(name))
+	a, err := controller.Found(c.attachments.Get(name))
 	if err != nil || a == nil || a.DeletionTimestamp != nil || len(volumeOf(a)) == 0 {
 		return err
 	}
@@ -188,7 +188,7 @@ func (c *Controller) syncOrphan(ctx context.Context, name string) error {
 	if !apierrors.IsNotFound(err) {
 		return err
 	}
-	node, err := found(c.client.CoreV1().Nodes().Get(ctx, a.Spec.NodeName, metav1.GetOptions{}))
+	node, err := controller.Found(c.client.CoreV1().Nodes().Get(ctx, a.Spec.NodeName, metav1.GetOptions{}))
 	if err != nil || node != nil && mentions(node, a) != "" {
 		return err
 	}
@@ -227,15 +227,4 @@ func mentions(n *v1.Node, a *storagev1.VolumeAttachment) string {
 		}
 	}
 	return ""
-}
-
-// found returns nil for what does not exist.
-func found[T any](obj *T, err error) (*T, error) {
-	if apierrors.IsNotFound(err) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	return obj, nil
 }

@@ -20,6 +20,7 @@ import (
 	"k8s.io/component-base/metrics/legacyregistry"
 
 	"wherry.dev/internal/api/attachments"
+	"wherry.dev/internal/controller"
 )
 
 // world is a fake API server, and the controller.
@@ -68,7 +69,7 @@ func (w *world) settle() {
 // attachment returns the one of a node, nil if there is none.
 func (w *world) attachment(node string) *storagev1.VolumeAttachment {
 	w.t.Helper()
-	a, err := found(w.StorageV1().VolumeAttachments().Get(w.t.Context(), attachments.Name(driver, handle, node), metav1.GetOptions{}))
+	a, err := controller.Found(w.StorageV1().VolumeAttachments().Get(w.t.Context(), attachments.Name(driver, handle, node), metav1.GetOptions{}))
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -123,7 +123,9 @@ func (w *world) user() {
 		if pods := w.pods(); len(pods) > 0 {
 			// A known limit: a pod that was released to be deleted, succeeded before that, and is deleted by somebody
 			// else before the controller is back, is gone before anybody can count it.
-			if p := pods[w.rand.IntN(len(pods))].DeepCopy(); isTracked(p) || p.Status.Phase != v1.PodSucceeded {
+			p := pods[w.rand.IntN(len(pods))].DeepCopy()
+			released := !isTracked(p) && p.Annotations[withdrawn] == string(p.UID)
+			if !released || p.Status.Phase != v1.PodSucceeded {
 				w.remove(p, 30)
 			}
 		}

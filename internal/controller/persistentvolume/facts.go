@@ -26,7 +26,7 @@ func (c *Controller) syncClaim(ctx context.Context, key string) error {
 	if err != nil {
 		return err
 	}
-	claim, err := found(c.claimLister.PersistentVolumeClaims(namespace).Get(name))
+	claim, err := controller.Found(c.claimLister.PersistentVolumeClaims(namespace).Get(name))
 	if err != nil || claim == nil {
 		return err
 	}
@@ -54,7 +54,7 @@ func (c *Controller) planClaim(ctx context.Context, f *claimFacts) (claimPlan, e
 		case err != nil:
 			return p, err
 		case p.ask:
-			if f.named, err = found(c.client.CoreV1().PersistentVolumes().Get(ctx, f.claim.Spec.VolumeName, metav1.GetOptions{})); err != nil {
+			if f.named, err = controller.Found(c.client.CoreV1().PersistentVolumes().Get(ctx, f.claim.Spec.VolumeName, metav1.GetOptions{})); err != nil {
 				return p, err
 			}
 			f.sure = true
@@ -78,7 +78,7 @@ func (c *Controller) claimFacts(claim *v1.PersistentVolumeClaim) (*claimFacts, e
 	var err error
 	switch {
 	case claim.Spec.VolumeName != "":
-		if f.named, err = found(c.volumeLister.Get(claim.Spec.VolumeName)); err != nil {
+		if f.named, err = controller.Found(c.volumeLister.Get(claim.Spec.VolumeName)); err != nil {
 			return nil, err
 		}
 		f.holder, err = c.holder(claim.Spec.VolumeName, claim.UID)
@@ -87,7 +87,7 @@ func (c *Controller) claimFacts(claim *v1.PersistentVolumeClaim) (*claimFacts, e
 		return f, nil
 	}
 	class := volume.GetPersistentVolumeClaimClass(claim)
-	if f.class, err = found(c.classLister.Get(class)); err != nil {
+	if f.class, err = controller.Found(c.classLister.Get(class)); err != nil {
 		return nil, err
 	}
 	if !volume.PersistentVolumeClaimHasClass(claim) {
@@ -140,7 +140,7 @@ func (c *Controller) users(claim string, among func(*v1.Pod) bool, say func(*v1.
 
 // syncVolume brings one volume to where it should be.
 func (c *Controller) syncVolume(ctx context.Context, name string) error {
-	pv, err := found(c.volumeLister.Get(name))
+	pv, err := controller.Found(c.volumeLister.Get(name))
 	if err != nil || pv == nil {
 		return err
 	}
@@ -151,7 +151,7 @@ func (c *Controller) syncVolume(ctx context.Context, name string) error {
 	p := decideVolume(f)
 	if p.ask {
 		ref := pv.Spec.ClaimRef
-		if f.claim, err = found(c.client.CoreV1().PersistentVolumeClaims(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})); err != nil {
+		if f.claim, err = controller.Found(c.client.CoreV1().PersistentVolumeClaims(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})); err != nil {
 			return fmt.Errorf("look for the claim of volume %s: %w", name, err)
 		}
 		f.sure = true
@@ -171,7 +171,7 @@ func (c *Controller) volumeFacts(pv *v1.PersistentVolume) (*volumeFacts, error) 
 		return f, err
 	}
 	ref := pv.Spec.ClaimRef
-	if f.claim, err = found(c.claimLister.PersistentVolumeClaims(ref.Namespace).Get(ref.Name)); err != nil {
+	if f.claim, err = controller.Found(c.claimLister.PersistentVolumeClaims(ref.Namespace).Get(ref.Name)); err != nil {
 		return nil, err
 	}
 	if pv.Spec.PersistentVolumeReclaimPolicy == v1.PersistentVolumeReclaimRecycle {
@@ -179,15 +179,4 @@ func (c *Controller) volumeFacts(pv *v1.PersistentVolume) (*volumeFacts, error) 
 		f.users, err = c.users(refKey(ref), active, func(p *v1.Pod) string { return p.Namespace + "/" + p.Name })
 	}
 	return f, err
-}
-
-// found returns nil for what does not exist.
-func found[T any](obj *T, err error) (*T, error) {
-	if apierrors.IsNotFound(err) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	return obj, nil
 }

@@ -58,7 +58,6 @@ func (t *table) add(p *v1.Pod) *podworker.Snapshot {
 
 // gpus are made-up devices of one resource, of which each container gets as many as its limit says.
 type gpus struct {
-	*devices.Manager
 	ids     []string
 	waits   bool
 	prefers bool

@@ -20,6 +20,7 @@ import (
 	podresourcesapi "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"wherry.dev/internal/api/pods"
+	"wherry.dev/internal/kubelet/admission"
 	"wherry.dev/internal/kubelet/devices"
 	"wherry.dev/internal/kubelet/metrics"
 	"wherry.dev/internal/kubelet/podplan"
@@ -87,7 +88,7 @@ func (s *server) List(context.Context, *podresourcesapi.ListPodResourcesRequest)
 	near := s.nodes()
 	out := &podresourcesapi.ListPodResourcesResponse{}
 	for _, p := range s.cfg.Pods() {
-		if holds(p) {
+		if admission.Holds(p) {
 			out.PodResources = append(out.PodResources, near.of(p))
 		}
 	}
@@ -98,7 +99,7 @@ func (s *server) List(context.Context, *podresourcesapi.ListPodResourcesRequest)
 func (s *server) Get(_ context.Context, in *podresourcesapi.GetPodResourcesRequest) (*podresourcesapi.GetPodResourcesResponse, error) {
 	metrics.PodResources("get")
 	for _, p := range s.cfg.Pods() {
-		if p.Pod.Name == in.GetPodName() && p.Pod.Namespace == in.GetPodNamespace() && holds(p) {
+		if p.Pod.Name == in.GetPodName() && p.Pod.Namespace == in.GetPodNamespace() && admission.Holds(p) {
 			return &podresourcesapi.GetPodResourcesResponse{PodResources: s.nodes().of(p)}, nil
 		}
 	}
@@ -118,12 +119,6 @@ func (s *server) GetAllocatableResources(context.Context, *podresourcesapi.Alloc
 		}
 	}
 	return out, nil
-}
-
-// holds reports whether a pod was admitted and may still run.
-func holds(p *podworker.Snapshot) bool {
-	v := p.Input.Record.Verdict
-	return v != nil && v.Admitted && !p.AtRest()
 }
 
 // near has the NUMA nodes of devices, by resource and ID.

@@ -18,7 +18,7 @@ import (
 // containers in the order in which they are started.
 func (r *reporter) starting() {
 	if r.in.Record.Verdict == nil {
-		r.wait(report.Wait{Step: "admission on node " + r.in.Pod.Spec.NodeName, Since: report.When(r.in.Record.StartTime), Next: "the kubelet decides whether the pod may run here; if room is short, once pods that are ending have released theirs"})
+		r.wait(report.Wait{Step: "admission on node " + r.in.Pod.Spec.NodeName, Since: report.When(r.in.Record.StartTime), Next: "the kubelet decides whether the pod may run here; if room is short, once pods that are ending have released theirs; after a restart of the node agent, once the plugins of its devices have registered again"})
 		return
 	}
 	if !r.started() {
