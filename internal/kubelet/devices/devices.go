@@ -22,6 +22,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -55,6 +56,8 @@ type Manager struct {
 	gone map[string]bool
 	// saved are the names in the state file.
 	saved []string
+	// registered counts registrations.
+	registered atomic.Uint64
 	// poke wakes Run when the plugins have changed.
 	poke chan struct{}
 }

@@ -237,6 +237,23 @@ func TestPluginComesAndGoes(t *testing.T) {
 	n.wantResources(1, 1)
 }
 
+// The last words of a plugin came after the first ones of its successor: both were ended.
+func TestLastWordsOfAPredecessorCountForNothing(t *testing.T) {
+	m, err := New(Config{State: filepath.Join(t.TempDir(), "state")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := map[string]bool{}
+	first := &plugin{resource: gpu, number: 1, end: func() { ended["first"] = true }}
+	second := &plugin{resource: gpu, number: 2, end: func() { ended["second"] = true }}
+	m.take(first, healthy("a"))
+	m.take(second, healthy("b", "c"))
+	m.take(first, healthy("a"))
+	if all := m.Devices()[gpu]; len(all) != 2 || m.pluginOf(gpu) != second || !ended["first"] || ended["second"] {
+		t.Errorf("%v, ended: %v", all, ended)
+	}
+}
+
 func TestRegistrationsThatAreRefused(t *testing.T) {
 	n := newNode(t)
 	ok := pluginapi.RegisterRequest{Version: pluginapi.Version, Endpoint: "a.sock", ResourceName: gpu}

@@ -31,8 +31,10 @@ const (
 // plugin is one registration of a plugin: it ends when its stream of devices does.
 type plugin struct {
 	resource string
-	options  *pluginapi.DevicePluginOptions
-	client   pluginapi.DevicePluginClient
+	// number is greater than that of all plugins that registered before.
+	number  uint64
+	options *pluginapi.DevicePluginOptions
+	client  pluginapi.DevicePluginClient
 	// end closes its connection.
 	end context.CancelFunc
 }
@@ -89,9 +91,10 @@ func (r *registrations) Register(ctx context.Context, in *pluginapi.RegisterRequ
 		log.Error(err, "Refused a device plugin")
 		return nil, err
 	}
+	number := r.m.registered.Add(1)
 	log.Info("Device plugin registers")
 	metrics.DevicePlugins.WithLabelValues(in.GetResourceName()).Inc()
-	r.running.Go(func() { r.m.follow(r.ctx, in.GetResourceName(), path) })
+	r.running.Go(func() { r.m.follow(r.ctx, in.GetResourceName(), path, number) })
 	return &pluginapi.Empty{}, nil
 }
 
@@ -106,7 +109,7 @@ func (r *registrations) check(in *pluginapi.RegisterRequest) error {
 }
 
 // follow takes over what a plugin tells until its stream ends.
-func (m *Manager) follow(ctx context.Context, name, path string) {
+func (m *Manager) follow(ctx context.Context, name, path string, number uint64) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	log := klog.FromContext(ctx).WithValues("resource", name, "socket", path)
@@ -116,7 +119,7 @@ func (m *Manager) follow(ctx context.Context, name, path string) {
 		return
 	}
 	defer func() { _ = conn.Close() }()
-	p := &plugin{resource: name, client: pluginapi.NewDevicePluginClient(conn), end: cancel}
+	p := &plugin{resource: name, number: number, client: pluginapi.NewDevicePluginClient(conn), end: cancel}
 	if p.options, err = p.ask(ctx); err != nil {
 		log.Error(err, "Device plugin does not answer; it has to register again")
 		return
@@ -139,7 +142,8 @@ func (p *plugin) ask(ctx context.Context) (*pluginapi.DevicePluginOptions, error
 	return p.client.GetDevicePluginOptions(ctx, &pluginapi.Empty{}, grpc.WaitForReady(true))
 }
 
-// take replaces the devices of a resource. A plugin that registers for a resource takes the place of the one before.
+// take replaces the devices of a resource. A plugin that registers for a resource takes the place of the one before,
+// whose last words may come after it.
 func (m *Manager) take(p *plugin, list []*pluginapi.Device) {
 	devices := map[string]*pluginapi.Device{}
 	for _, d := range list {
@@ -154,6 +158,11 @@ func (m *Manager) take(p *plugin, list []*pluginapi.Device) {
 		m.known[p.resource] = of
 	}
 	before := of.plugin
+	if before != nil && before.number > p.number {
+		m.mu.Unlock()
+		p.end()
+		return
+	}
 	of.plugin, of.devices, of.since = p, devices, time.Time{}
 	delete(m.gone, p.resource)
 	m.mu.Unlock()
