@@ -215,7 +215,9 @@ func (c *cluster) command(ctx context.Context, args ...string) *exec.Cmd {
 	if c.files > 0 {
 		cmd = exec.CommandContext(ctx, "sh", append([]string{"-c", fmt.Sprintf(`ulimit -n %d; exec "$0" "$@"`, c.files), c.wherry}, args...)...)
 	}
-	cmd.Env = append(os.Environ(), "WHERRY_DATA_DIR="+c.data, "WHERRY_RUN_DIR="+c.run, "KUBECONFIG=")
+	// kubectl remembers discovery by address for hours, and another test's server may have had this port
+	cache := filepath.Join(filepath.Dir(c.data), "kubecache")
+	cmd.Env = append(os.Environ(), "WHERRY_DATA_DIR="+c.data, "WHERRY_RUN_DIR="+c.run, "KUBECONFIG=", "KUBECACHEDIR="+cache)
 	return cmd
 }
 
