@@ -268,6 +268,11 @@ func (s *Server) Run(ctx context.Context) error {
 		})
 	}
 	background.Go(func() { s.auth.Run(inner) })
+	background.Go(func() {
+		if err := s.lookup.Run(inner); err != nil {
+			log.Error(err, "Failed to watch storage for admission")
+		}
+	})
 	group.Go(func() error { return s.serve(gctx) })
 	group.Go(func() error { return s.hooks.Run(gctx, s.prepared) })
 	group.Go(func() error { return s.start(gctx) })

@@ -4,6 +4,8 @@ import (
 	"io"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/admission/metrics"
@@ -47,7 +49,9 @@ var table = []row{
 	{"NamespaceLifecycle", true, plain(func(d *Deps) admission.Interface { return newNamespaceLifecycle(d.Lookup) })},
 	{"NamespaceExists", false, plain(func(d *Deps) admission.Interface { return &namespaceExists{d.Lookup} })},
 	{"LimitPodHardAntiAffinityTopology", false, free(limitPodHardAntiAffinityTopology{})},
-	{"LimitRanger", true, plain(func(d *Deps) admission.Interface { return &limitRanger{d.Lookup} })},
+	{"LimitRanger", true, plain(func(d *Deps) admission.Interface {
+		return &limitRanger{registry.Keep[*corev1.LimitRange](d.Lookup, limitsResource)}
+	})},
 	{"ServiceAccount", true, plain(func(d *Deps) admission.Interface { return &serviceAccount{d.Lookup} })},
 	{"NodeRestriction", true, plain(func(d *Deps) admission.Interface { return &nodeRestriction{d.Lookup, d.Authorizer} })},
 	{"TaintNodesByCondition", true, free(taintNodesByCondition{})},
@@ -57,7 +61,9 @@ var table = []row{
 	{"PodNodeSelector", false, func(d *Deps, config io.Reader) (admission.Interface, error) {
 		return newPodNodeSelector(d.Lookup, config)
 	}},
-	{"Priority", true, plain(func(d *Deps) admission.Interface { return &priority{d.Lookup} })},
+	{"Priority", true, plain(func(d *Deps) admission.Interface {
+		return &priority{registry.Keep[*schedulingv1.PriorityClass](d.Lookup, priorityResource)}
+	})},
 	{"DefaultTolerationSeconds", true, plain(func(d *Deps) admission.Interface { return defaultTolerationSeconds{d.Stay} })},
 	{"PodTolerationRestriction", false, func(d *Deps, config io.Reader) (admission.Interface, error) {
 		return newPodTolerationRestriction(d.Lookup, config)

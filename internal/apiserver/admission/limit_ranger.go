@@ -21,7 +21,9 @@ const limitRangerAnnotation = "kubernetes.io/limit-ranger"
 
 // limitRanger gives containers the defaults of their namespace's limit ranges, and enforces minima
 // and maxima for pods, containers and claims.
-type limitRanger struct{ lookup *registry.Lookup }
+type limitRanger struct {
+	ranges *registry.Kept[*corev1.LimitRange]
+}
 
 var (
 	_ admission.MutationInterface   = (*limitRanger)(nil)
@@ -48,13 +50,13 @@ func (*limitRanger) applies(a admission.Attributes) bool {
 }
 
 func (p *limitRanger) limits(ctx context.Context, a admission.Attributes) ([]corev1.LimitRangeItem, error) {
-	list, err := registry.List[*corev1.LimitRangeList](ctx, p.lookup, limitsResource, a.GetNamespace(), everything)
+	ranges, err := p.ranges.List(ctx, a.GetNamespace())
 	if err != nil {
 		return nil, forbid(a, "unable to %s %v at this time because there was an error enforcing limit ranges", a.GetOperation(), a.GetResource())
 	}
 	var items []corev1.LimitRangeItem
-	for i := range list.Items {
-		items = append(items, list.Items[i].Spec.Limits...)
+	for _, r := range ranges {
+		items = append(items, r.Spec.Limits...)
 	}
 	return items, nil
 }

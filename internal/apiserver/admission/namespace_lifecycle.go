@@ -25,7 +25,8 @@ const liveFor = 30 * time.Second
 // namespaceLifecycle forbids creating anything in a namespace that does not exist or is being
 // deleted, and protects the namespaces that every cluster needs.
 type namespaceLifecycle struct {
-	lookup *registry.Lookup
+	lookup     *registry.Lookup
+	namespaces *registry.Kept[*corev1.Namespace]
 
 	mu      sync.Mutex
 	deleted map[string]time.Time // until when to ask storage
@@ -34,7 +35,9 @@ type namespaceLifecycle struct {
 var _ admission.MutationInterface = (*namespaceLifecycle)(nil)
 
 func newNamespaceLifecycle(lookup *registry.Lookup) *namespaceLifecycle {
-	return &namespaceLifecycle{lookup: lookup, deleted: map[string]time.Time{}}
+	return &namespaceLifecycle{
+		lookup: lookup, namespaces: registry.Keep[*corev1.Namespace](lookup, namespaceResource), deleted: map[string]time.Time{},
+	}
 }
 
 func (*namespaceLifecycle) Handles(op admission.Operation) bool { return op != admission.Connect }
@@ -95,5 +98,5 @@ func (p *namespaceLifecycle) get(ctx context.Context, name string) (*corev1.Name
 	if live {
 		return registry.GetLive[*corev1.Namespace](ctx, p.lookup, namespaceResource, "", name)
 	}
-	return registry.Get[*corev1.Namespace](ctx, p.lookup, namespaceResource, "", name)
+	return p.namespaces.Get(ctx, "", name)
 }

@@ -49,7 +49,7 @@ func newPodSecurity(lookup *registry.Lookup, config io.Reader) (admission.Interf
 	}
 	p := podSecurity{&podsecurity.Admission{
 		Configuration: configuration, Evaluator: evaluator, Metrics: securityMetrics(),
-		NamespaceGetter: securedNamespaces{lookup}, PodLister: securedPods{lookup},
+		NamespaceGetter: securedNamespaces{registry.Keep[*corev1.Namespace](lookup, namespaceResource)}, PodLister: securedPods{lookup},
 	}}
 	if err := p.CompleteConfiguration(); err != nil {
 		return nil, fmt.Errorf("configuration of admission plugin PodSecurity: %w", err)
@@ -118,13 +118,15 @@ func (r securedRequest) GetUserName() string { return r.GetUserInfo().GetName() 
 
 // securedNamespaces and securedPods are where the library reads from.
 type (
-	securedNamespaces struct{ lookup *registry.Lookup }
-	securedPods       struct{ lookup *registry.Lookup }
+	securedNamespaces struct {
+		*registry.Kept[*corev1.Namespace]
+	}
+	securedPods struct{ lookup *registry.Lookup }
 )
 
-// GetNamespace implements podsecurity.NamespaceGetter.
+// GetNamespace implements podsecurity.NamespaceGetter. The library only reads the namespace, which is shared.
 func (n securedNamespaces) GetNamespace(ctx context.Context, name string) (*corev1.Namespace, error) {
-	return registry.Get[*corev1.Namespace](ctx, n.lookup, namespaceResource, "", name)
+	return n.Get(ctx, "", name)
 }
 
 // ListPods implements podsecurity.PodLister. The library only reads the pods, which are shared.

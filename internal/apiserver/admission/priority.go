@@ -20,7 +20,9 @@ var everything = storage.SelectionPredicate{Label: labels.Everything(), Field: f
 
 // priority resolves a pod's priority class to its number, and allows only one default class in a
 // cluster.
-type priority struct{ lookup *registry.Lookup }
+type priority struct {
+	classes *registry.Kept[*schedulingv1.PriorityClass]
+}
 
 var (
 	_ admission.MutationInterface   = (*priority)(nil)
@@ -73,7 +75,7 @@ func keepPriority(pod, old *corev1.Pod) {
 // class returns the named class, or the default one if the name is empty.
 func (p *priority) class(ctx context.Context, a admission.Attributes, name string) (*schedulingv1.PriorityClass, error) {
 	if name != "" {
-		class, err := registry.Get[*schedulingv1.PriorityClass](ctx, p.lookup, priorityResource, "", name)
+		class, err := p.classes.Get(ctx, "", name)
 		if apierrors.IsNotFound(err) {
 			return nil, forbid(a, "no PriorityClass with name %v was found", name)
 		}
@@ -94,13 +96,13 @@ func (p *priority) class(ctx context.Context, a admission.Attributes, name strin
 
 // defaultClass returns the default class, or the lowest if a race has left several.
 func (p *priority) defaultClass(ctx context.Context) (*schedulingv1.PriorityClass, error) {
-	list, err := registry.List[*schedulingv1.PriorityClassList](ctx, p.lookup, priorityResource, "", everything)
+	all, err := p.classes.List(ctx, "")
 	if err != nil {
 		return nil, err
 	}
 	var found *schedulingv1.PriorityClass
-	for i := range list.Items {
-		if c := &list.Items[i]; c.GlobalDefault && (found == nil || c.Value < found.Value) {
+	for _, c := range all {
+		if c.GlobalDefault && (found == nil || c.Value < found.Value) {
 			found = c
 		}
 	}

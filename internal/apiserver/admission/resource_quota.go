@@ -20,6 +20,7 @@ import (
 // and is still on its way there.
 type resourceQuota struct {
 	lookup *registry.Lookup
+	quotas *registry.Kept[*corev1.ResourceQuota]
 
 	mu    sync.Mutex
 	books map[string]*book // by namespace; only those in use
@@ -36,7 +37,7 @@ type book struct {
 var _ admission.ValidationInterface = (*resourceQuota)(nil)
 
 func newResourceQuota(lookup *registry.Lookup) *resourceQuota {
-	return &resourceQuota{lookup: lookup, books: map[string]*book{}}
+	return &resourceQuota{lookup: lookup, quotas: registry.Keep[*corev1.ResourceQuota](lookup, quotasResource), books: map[string]*book{}}
 }
 
 func (*resourceQuota) Handles(op admission.Operation) bool {
@@ -51,8 +52,8 @@ func (p *resourceQuota) Validate(ctx context.Context, a admission.Attributes, _ 
 	if a.GetSubresource() != "" && !resize {
 		return nil
 	}
-	quotas, err := registry.List[*corev1.ResourceQuotaList](ctx, p.lookup, quotasResource, a.GetNamespace(), everything)
-	if err != nil || len(quotas.Items) == 0 {
+	quotas, err := p.quotas.List(ctx, a.GetNamespace())
+	if err != nil || len(quotas) == 0 {
 		return err
 	}
 	m, err := meta.Accessor(a.GetObject())
@@ -63,8 +64,8 @@ func (p *resourceQuota) Validate(ctx context.Context, a admission.Attributes, _ 
 	b := p.open(a.GetNamespace())
 	defer p.close(a.GetNamespace(), b)
 	takes := false
-	for i := range quotas.Items {
-		more, err := p.check(ctx, a, &quotas.Items[i], b.others(is))
+	for _, q := range quotas {
+		more, err := p.check(ctx, a, q, b.others(is))
 		if err != nil {
 			return err
 		}

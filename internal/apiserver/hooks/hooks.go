@@ -82,7 +82,7 @@ func New(cfg Config) (*Hooks, error) {
 		for resource, sample := range d.kinds {
 			informer := h.follow(sample, admissionv1.Resource(resource))
 			p.kinds = append(p.kinds, informer)
-			if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: func(any) { p.want() }}); err != nil {
+			if _, err := informer.AddEventHandler(p.counting()); err != nil {
 				return nil, fmt.Errorf("admission plugin %s: %w", d.name, err)
 			}
 		}
@@ -206,9 +206,20 @@ type plugin struct {
 	kinds  []cache.SharedIndexInformer
 	wanted chan struct{} // capacity 1
 	made   atomic.Pointer[admission.Interface]
+	// objects is how many objects configure the plugin. One that nothing configures any more is left out: it would
+	// copy every object, in case that it had changed it.
+	objects atomic.Int64
 	// Set while the chain is built.
 	used   bool
 	config []byte
+}
+
+// counting counts what configures the plugin.
+func (p *plugin) counting() cache.ResourceEventHandler {
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(any) { p.objects.Add(1); p.want() },
+		DeleteFunc: func(any) { p.objects.Add(-1) },
+	}
 }
 
 func (p *plugin) want() {
@@ -293,7 +304,7 @@ func (p *plugin) ready(ctx context.Context, a admission.Attributes) (admission.I
 		}
 	}
 	made := p.made.Load()
-	if made == nil || !(*made).Handles(a.GetOperation()) {
+	if made == nil || p.objects.Load() == 0 || !(*made).Handles(a.GetOperation()) {
 		return nil, nil
 	}
 	return *made, nil

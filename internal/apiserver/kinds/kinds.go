@@ -3,10 +3,8 @@
 package kinds
 
 import (
-	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"strings"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -18,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer/cbor"
 	"k8s.io/apiserver/pkg/features"
 	"k8s.io/apiserver/pkg/registry/rest"
-	genericapiserver "k8s.io/apiserver/pkg/server"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
@@ -129,53 +126,6 @@ func (k *Kinds) codecFor(r schema.GroupResource) (runtime.Codec, runtime.GroupVe
 		return nil, nil, fmt.Errorf("nothing defines the resource %q", r)
 	}
 	return scheme.StorageCodec(k.Scheme, k.Codecs, version)
-}
-
-// Install returns a server of all kinds that leaves other requests to next.
-func (k *Kinds) Install(generic *genericapiserver.Config, next genericapiserver.DelegationTarget) (*genericapiserver.GenericAPIServer, error) {
-	server, err := generic.Complete(nil).New("wherry-apiserver", next)
-	if err != nil {
-		return nil, err
-	}
-	if err := k.installGroups(server); err != nil {
-		server.Destroy()
-		return nil, err
-	}
-	return server, nil
-}
-
-// installGroups installs every group; that of the core has a prefix of its own.
-func (k *Kinds) installGroups(server *genericapiserver.GenericAPIServer) error {
-	storages := k.endpoints()
-	parameters := runtime.NewParameterCodec(k.Scheme)
-	groups := map[string]*genericapiserver.APIGroupInfo{}
-	var order []*genericapiserver.APIGroupInfo
-	for _, gv := range scheme.Groups {
-		if len(storages[gv]) == 0 {
-			continue
-		}
-		if groups[gv.Group] == nil {
-			info := genericapiserver.NewDefaultAPIGroupInfo(gv.Group, k.Scheme, parameters, k.Codecs)
-			// The library takes the first of them for the preferred one, even if it is switched off.
-			info.PrioritizedVersions = slices.DeleteFunc(info.PrioritizedVersions, func(v schema.GroupVersion) bool { return len(storages[v]) == 0 })
-			groups[gv.Group] = &info
-			if gv.Group != corev1.GroupName {
-				order = append(order, &info)
-			}
-		}
-		groups[gv.Group].VersionedResourcesStorageMap[gv.Version] = storages[gv]
-	}
-	core, ok := groups[corev1.GroupName]
-	if !ok {
-		return errors.New("install API groups: there is no core group")
-	}
-	if err := server.InstallLegacyAPIGroup(genericapiserver.DefaultLegacyAPIPrefix, core); err != nil {
-		return fmt.Errorf("install API group core: %w", err)
-	}
-	if err := server.InstallAPIGroups(order...); err != nil {
-		return fmt.Errorf("install API groups: %w", err)
-	}
-	return nil
 }
 
 // endpoints returns what serves the paths of each version of a group.

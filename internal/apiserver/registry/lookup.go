@@ -21,10 +21,13 @@ import (
 // assembled, and only read afterwards.
 type Lookup struct {
 	stores map[schema.GroupResource]*genericregistry.Store
+	kept   map[schema.GroupResource]keeper
 }
 
 // NewLookup returns an empty Lookup.
-func NewLookup() *Lookup { return &Lookup{stores: map[schema.GroupResource]*genericregistry.Store{}} }
+func NewLookup() *Lookup {
+	return &Lookup{stores: map[schema.GroupResource]*genericregistry.Store{}, kept: map[schema.GroupResource]keeper{}}
+}
 
 // Add adds the store of a resource.
 func (l *Lookup) Add(resource schema.GroupResource, store *genericregistry.Store) {

@@ -52,8 +52,8 @@ type Row[T Object] struct {
 	// metadata.namespace; FieldLabels are their names.
 	Fields      func(obj T) fields.Set
 	FieldLabels []string
-	// Index is a selectable field that the watch cache indexes.
-	Index string
+	// Index is a selectable field that the watch cache indexes, or nil.
+	Index *Index[T]
 
 	// Traced makes the creation of an object a step that `wherry trace` draws.
 	Traced bool
@@ -68,6 +68,12 @@ type Row[T Object] struct {
 	Customize func(main, status *genericregistry.Store)
 	// Endpoints adds subresources, or replaces the main endpoint (key "").
 	Endpoints func(*Endpoints[T]) map[string]rest.Storage
+}
+
+// Index is a selectable field, and how to get its value alone: that is asked for with every event.
+type Index[T Object] struct {
+	Field string
+	Value func(obj T) string
 }
 
 // Endpoints is what a row makes its additional endpoints from.
@@ -194,8 +200,8 @@ func (r Row[T]) Build(s *runtime.Scheme, opts generic.RESTOptionsGetter) (*Built
 		SingularQualifiedResource: schema.GroupResource{Group: group.Group, Resource: r.Singular},
 		PredicateFunc: func(label labels.Selector, field fields.Selector) storage.SelectionPredicate {
 			p := storage.SelectionPredicate{Label: label, Field: field, GetAttrs: attrs}
-			if r.Index != "" {
-				p.IndexFields = []string{r.Index}
+			if r.Index != nil {
+				p.IndexFields = []string{r.Index.Field}
 			}
 			return p
 		},
@@ -265,17 +271,16 @@ func (r Row[T]) setStrategy(store *genericregistry.Store, s *runtime.Scheme, hoo
 
 func (r Row[T]) storeOptions(opts generic.RESTOptionsGetter, attrs storage.AttrFunc) *generic.StoreOptions {
 	out := &generic.StoreOptions{RESTOptions: opts, AttrFunc: attrs}
-	if r.Index == "" {
+	if r.Index == nil {
 		return out
 	}
-	value := func(obj runtime.Object) string { return r.Fields(obj.(T))[r.Index] }
-	out.TriggerFunc = storage.IndexerFuncs{r.Index: value}
-	out.Indexers = &cache.Indexers{storage.FieldIndex(r.Index): func(obj any) ([]string, error) {
+	out.TriggerFunc = storage.IndexerFuncs{r.Index.Field: func(obj runtime.Object) string { return r.Index.Value(obj.(T)) }}
+	out.Indexers = &cache.Indexers{storage.FieldIndex(r.Index.Field): func(obj any) ([]string, error) {
 		o, ok := obj.(T)
 		if !ok {
 			return nil, fmt.Errorf("index of %s: unexpected %T", r.Resource.Resource, obj)
 		}
-		return []string{value(o)}, nil
+		return []string{r.Index.Value(o)}, nil
 	}}
 	return out
 }

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apiserver/pkg/cel"
 	"k8s.io/apiserver/pkg/cel/environment"
 	dracel "k8s.io/dynamic-resource-allocation/cel"
+	"k8s.io/utils/ptr"
 
 	"wherry.dev/internal/api/validation"
 	"wherry.dev/internal/apiserver/registry"
@@ -180,19 +181,17 @@ func resourceSlices() registry.Row[*resourcev1.ResourceSlice] {
 			},
 		},
 		Fields: func(s slice) fields.Set {
-			node := ""
-			if s.Spec.NodeName != nil {
-				node = *s.Spec.NodeName
-			}
 			return fields.Set{
-				resourcev1.ResourceSliceSelectorNodeName: node, resourcev1.ResourceSliceSelectorDriver: s.Spec.Driver,
+				resourcev1.ResourceSliceSelectorNodeName: ptr.Deref(s.Spec.NodeName, ""), resourcev1.ResourceSliceSelectorDriver: s.Spec.Driver,
 				resourcev1.ResourceSliceSelectorPoolName: s.Spec.Pool.Name,
 			}
 		},
 		FieldLabels: []string{
 			resourcev1.ResourceSliceSelectorNodeName, resourcev1.ResourceSliceSelectorDriver, resourcev1.ResourceSliceSelectorPoolName,
 		},
-		Index: resourcev1.ResourceSliceSelectorNodeName,
+		Index: &registry.Index[slice]{
+			Field: resourcev1.ResourceSliceSelectorNodeName, Value: func(s slice) string { return ptr.Deref(s.Spec.NodeName, "") },
+		},
 	}
 }
 

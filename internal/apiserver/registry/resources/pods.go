@@ -46,7 +46,9 @@ func pods(deps Deps) registry.Row[*corev1.Pod] {
 		},
 		Fields:      pod.Fields,
 		FieldLabels: pod.FieldLabels,
-		Index:       "spec.nodeName",
+		Index: &registry.Index[*corev1.Pod]{
+			Field: "spec.nodeName", Value: func(p *corev1.Pod) string { return p.Spec.NodeName },
+		},
 		Customize: func(main, _ *genericregistry.Store) {
 			main.ReturnDeletedObject = true
 		},
