@@ -47,11 +47,11 @@ func (k *Kinds) Install(generic *genericapiserver.Config, next genericapiserver.
 // objects become what managed fields are computed from.
 type installation struct {
 	*Kinds
-	server     *genericapiserver.GenericAPIServer
-	cfg        genericapiserver.CompletedConfig
-	storages   map[schema.GroupVersion]map[string]rest.Storage
-	info       genericapiserver.APIGroupInfo // what is the same for all groups
-	types      managedfields.TypeConverter
+	server   *genericapiserver.GenericAPIServer
+	cfg      genericapiserver.CompletedConfig
+	storages map[schema.GroupVersion]map[string]rest.Storage
+	info     genericapiserver.APIGroupInfo // what is the same for all groups
+	types    managedfields.TypeConverter
 }
 
 func (i *installation) groups() error {

@@ -41,11 +41,15 @@ func TestTrustIsNotMisplaced(t *testing.T) {
 	}
 	ours := &trusting{TypeConverter: library}
 	random := randfill.NewWithSeed(1).NilChance(.3).NumElements(0, 3).MaxDepth(10).Funcs(
-		func(q *resource.Quantity, c randfill.Continue) { *q = *resource.NewQuantity(c.Int63n(1000), resource.DecimalSI) },
+		func(q *resource.Quantity, c randfill.Continue) {
+			*q = *resource.NewQuantity(c.Int63n(1000), resource.DecimalSI)
+		},
 		func(v *intstr.IntOrString, c randfill.Continue) { *v = intstr.FromInt32(c.Int31()) },
 		func(f *metav1.FieldsV1, _ randfill.Continue) { f.Raw = []byte("{}") },
 		func(m *metav1.TypeMeta, _ randfill.Continue) { *m = metav1.TypeMeta{} },
-		func(name *string, c randfill.Continue) { *name = string(rune('a' + rand.New(rand.NewSource(c.Int63())).Intn(4))) },
+		func(name *string, c randfill.Continue) {
+			*name = string(rune('a' + rand.New(rand.NewSource(c.Int63())).Intn(4)))
+		},
 	)
 	compared := 0
 	for range 100 {
