@@ -341,6 +341,34 @@ func TestMutatingWebhooksRunInOrderAndAgain(t *testing.T) {
 	}
 }
 
+// TestWebhooksThatComeBack: a plugin that nothing configures is left out, and only as long as nothing does.
+func TestWebhooksThatComeBack(t *testing.T) {
+	s := start(t)
+	c := admin(t, s)
+	h := serveHook(t, func(string, *reviewv1.AdmissionRequest) *reviewv1.AdmissionResponse {
+		return patching(`[{"op":"add","path":"/data","value":{"hooked":"true"}}]`)
+	})
+	configurations := c.AdmissionregistrationV1().MutatingWebhookConfigurations()
+	for round := range 3 {
+		mutate(t, c, change("a.example.com", h.at("/")))
+		if m := mustPutMap(t, c, fmt.Sprint("test-", round)); m.Data["hooked"] != "true" {
+			t.Errorf("round %d: the webhook was not called", round)
+		}
+		if err := configurations.DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		for i := 0; ; i++ { // until the server knows
+			m, err := putMap(t, c, fmt.Sprintf("test-%d-%d", round, i), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if m.Data["hooked"] != "true" {
+				break
+			}
+		}
+	}
+}
+
 // A plugin of ours that completes pods must bear a second round.
 func TestPodsBearASecondRoundOfAdmission(t *testing.T) {
 	s := start(t)
