@@ -45,7 +45,7 @@ func TestTrustIsNotMisplaced(t *testing.T) {
 			*q = *resource.NewQuantity(c.Int63n(1000), resource.DecimalSI)
 		},
 		func(v *intstr.IntOrString, c randfill.Continue) { *v = intstr.FromInt32(c.Int31()) },
-		func(f *metav1.FieldsV1, _ randfill.Continue) { f.Raw = []byte("{}") },
+		func(f *metav1.FieldsV1, _ randfill.Continue) { f.SetRawString("{}") },
 		func(m *metav1.TypeMeta, _ randfill.Continue) { *m = metav1.TypeMeta{} },
 		func(name *string, c randfill.Continue) {
 			*name = string(rune('a' + rand.New(rand.NewSource(c.Int63())).Intn(4)))
