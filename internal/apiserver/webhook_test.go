@@ -369,6 +369,22 @@ func TestWebhooksThatComeBack(t *testing.T) {
 	}
 }
 
+// TestTheFirstRequestAfterARestartMeetsTheWebhooks: a webhook that was there before the server must not be missed,
+// however early a request comes.
+func TestTheFirstRequestAfterARestartMeetsTheWebhooks(t *testing.T) {
+	dir := t.TempDir()
+	h := serveHook(t, func(string, *reviewv1.AdmissionRequest) *reviewv1.AdmissionResponse { return deny("never") })
+	s, stop := run(t, dir)
+	validate(t, admin(t, s), judge("a.example.com", h.at("/")))
+	for round := range 5 {
+		stop()
+		s, stop = run(t, dir)
+		_, err := putMap(t, admin(t, s), fmt.Sprint("test-", round), metav1.CreateOptions{})
+		refused(t, err, "never")
+	}
+	stop()
+}
+
 // A plugin of ours that completes pods must bear a second round.
 func TestPodsBearASecondRoundOfAdmission(t *testing.T) {
 	s := start(t)

@@ -82,7 +82,7 @@ func New(cfg Config) (*Hooks, error) {
 		for resource, sample := range d.kinds {
 			informer := h.follow(sample, admissionv1.Resource(resource))
 			p.kinds = append(p.kinds, informer)
-			if _, err := informer.AddEventHandler(p.counting()); err != nil {
+			if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: func(any) { p.want() }}); err != nil {
 				return nil, fmt.Errorf("admission plugin %s: %w", d.name, err)
 			}
 		}
@@ -206,20 +206,9 @@ type plugin struct {
 	kinds  []cache.SharedIndexInformer
 	wanted chan struct{} // capacity 1
 	made   atomic.Pointer[admission.Interface]
-	// objects is how many objects configure the plugin. One that nothing configures any more is left out: it would
-	// copy every object, in case that it had changed it.
-	objects atomic.Int64
 	// Set while the chain is built.
 	used   bool
 	config []byte
-}
-
-// counting counts what configures the plugin.
-func (p *plugin) counting() cache.ResourceEventHandler {
-	return cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(any) { p.objects.Add(1); p.want() },
-		DeleteFunc: func(any) { p.objects.Add(-1) },
-	}
 }
 
 func (p *plugin) want() {
@@ -244,8 +233,14 @@ func (p *plugin) keep(ctx context.Context) {
 	}
 }
 
+// configured reports whether there is anything that configures the plugin. It asks the informers' stores, from which
+// the plugin itself reads: events come a moment later, and nothing may pass in between.
+func (p *plugin) configured() bool {
+	return slices.ContainsFunc(p.kinds, func(i cache.SharedIndexInformer) bool { return len(i.GetStore().ListKeys()) > 0 })
+}
+
 func (p *plugin) makeIfWanted(ctx context.Context) error {
-	if !slices.ContainsFunc(p.kinds, func(i cache.SharedIndexInformer) bool { return len(i.GetStore().ListKeys()) > 0 }) {
+	if !p.configured() {
 		return nil
 	}
 	var config io.Reader
@@ -303,8 +298,9 @@ func (p *plugin) ready(ctx context.Context, a admission.Attributes) (admission.I
 			return nil, err
 		}
 	}
+	// A plugin that nothing configures any more would copy every object, in case that it had changed it.
 	made := p.made.Load()
-	if made == nil || p.objects.Load() == 0 || !(*made).Handles(a.GetOperation()) {
+	if made == nil || !p.configured() || !(*made).Handles(a.GetOperation()) {
 		return nil, nil
 	}
 	return *made, nil
