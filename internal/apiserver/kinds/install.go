@@ -17,6 +17,7 @@ import (
 	genericapi "k8s.io/apiserver/pkg/endpoints"
 	"k8s.io/apiserver/pkg/endpoints/discovery"
 	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
+	"k8s.io/apiserver/pkg/features"
 	"k8s.io/apiserver/pkg/registry/rest"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	openapibuilder "k8s.io/kube-openapi/pkg/builder3"
@@ -164,9 +165,12 @@ func (i *installation) version(root string, gv schema.GroupVersion, all []schema
 			version.AllServedVersionsByResource[resource] = append(version.AllServedVersionsByResource[resource], other.String())
 		}
 	}
-	resources, _, err := version.InstallREST(i.server.Handler.GoRestfulContainer)
+	resources, infos, err := version.InstallREST(i.server.Handler.GoRestfulContainer)
 	if err != nil {
 		return nil, fmt.Errorf("version %s: %w", path.Join(root, gv.String()), err)
+	}
+	if gates := i.server.FeatureGate; gates.Enabled(features.StorageVersionAPI) && gates.Enabled(features.APIServerIdentity) {
+		i.server.StorageVersionManager.AddResourceInfo(infos...)
 	}
 	for resource, storage := range i.storages[gv] {
 		if ready, ok := storage.(rest.StorageWithReadiness); ok {

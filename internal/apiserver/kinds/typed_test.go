@@ -52,11 +52,17 @@ func TestTrustIsNotMisplaced(t *testing.T) {
 		},
 	)
 	compared := 0
-	for range 100 {
+	for round := range 150 {
 		for _, sample := range samples {
 			a, b := sample.DeepCopyObject(), sample.DeepCopyObject()
 			random.Fill(a)
-			random.Fill(b)
+			switch round % 5 {
+			case 0:
+				b = a.DeepCopyObject()
+			case 1: // b is empty
+			default:
+				random.Fill(b)
+			}
 			for _, obj := range []runtime.Object{a, b} {
 				gvks, _, err := s.ObjectKinds(obj)
 				if err != nil {

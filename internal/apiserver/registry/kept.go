@@ -3,14 +3,13 @@ package registry
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
 
+	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -79,8 +78,7 @@ func (k *Kept[T]) synced() bool {
 
 // read lists the objects by the watch cache.
 func (k *Kept[T]) read(ctx context.Context, namespace string) ([]T, error) {
-	all := storage.SelectionPredicate{Label: labels.Everything(), Field: fields.Everything()}
-	list, err := List[runtime.Object](ctx, k.lookup, k.resource, namespace, all)
+	list, err := List[runtime.Object](ctx, k.lookup, k.resource, namespace, storage.Everything)
 	if err != nil {
 		return nil, err
 	}
@@ -143,16 +141,9 @@ type keeper interface {
 
 // Run keeps what is to be kept, until ctx ends.
 func (l *Lookup) Run(ctx context.Context) error {
-	var running sync.WaitGroup
-	errs := make(chan error, len(l.kept))
+	var all errgroup.Group
 	for _, k := range l.kept {
-		running.Go(func() { errs <- k.run(ctx) })
+		all.Go(func() error { return k.run(ctx) })
 	}
-	running.Wait()
-	close(errs)
-	var all []error
-	for err := range errs {
-		all = append(all, err)
-	}
-	return errors.Join(all...)
+	return all.Wait()
 }
