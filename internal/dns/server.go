@@ -12,6 +12,7 @@ import (
 
 	"github.com/miekg/dns"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/klog/v2"
 
@@ -52,7 +53,7 @@ func (s *Server) Listen(ctx context.Context, ip netip.Addr, port uint16) (uint16
 		return 0, fmt.Errorf("DNS server: %w", err)
 	}
 	if u, ok := udp.(*net.UDPConn); ok {
-		_ = u.SetReadBuffer(udpBuffer) // a smaller one does for those who ask in turn
+		widen(ctx, u)
 	}
 	s.waits = newShares(clientWaits, allWaits)
 	s.tcp, s.udp = passing{inbound.Bound(tcp), s.Allowed, newShares(clientConns, math.MaxInt)}, only{udp, s.Allowed}
@@ -78,6 +79,24 @@ func listen(ctx context.Context, ip netip.Addr, port uint16) (net.Listener, net.
 		}
 	}
 	return nil, nil, errors.Join(errs...)
+}
+
+// widen makes the kernel keep udpBuffer bytes of questions, also where net.core.rmem_max is less, which takes root.
+// A smaller buffer does for those who ask in turn.
+func widen(ctx context.Context, u *net.UDPConn) {
+	raw, err := u.SyscallConn()
+	if err == nil {
+		var forced error
+		err = raw.Control(func(fd uintptr) {
+			forced = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, udpBuffer)
+		})
+		if forced != nil {
+			err = u.SetReadBuffer(udpBuffer)
+		}
+	}
+	if err != nil {
+		klog.FromContext(ctx).Info("Could not enlarge the buffer of DNS questions", "bytes", udpBuffer, "err", err)
+	}
 }
 
 // Run answers questions until ctx ends. Listen comes first.
