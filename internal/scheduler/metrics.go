@@ -47,16 +47,28 @@ var (
 		Help:    "Number of attempts that it took to schedule a pod.",
 		Buckets: metrics.ExponentialBuckets(1, 2, 5),
 	})
-	pointDuration = metrics.NewHistogramVec(&metrics.HistogramOpts{
-		Subsystem: "scheduler", Name: "framework_extension_point_duration_seconds", StabilityLevel: metrics.STABLE,
-		Help:    "Time of all plugins of an extension point, in seconds.",
-		Buckets: metrics.ExponentialBuckets(0.0001, 2, 12),
-	}, []string{"extension_point", "status", "profile"})
 	permitWait = metrics.NewHistogramVec(&metrics.HistogramOpts{
 		Subsystem: "scheduler", Name: "permit_wait_duration_seconds", StabilityLevel: metrics.BETA,
 		Help:    "Time for which pods with a node waited until plugins let them be bound, in seconds.",
 		Buckets: metrics.ExponentialBuckets(0.001, 2, 15),
 	}, []string{"result"})
+)
+
+var (
+	eventHandling = metrics.NewHistogramVec(&metrics.HistogramOpts{
+		Subsystem: "scheduler", Name: "event_handling_duration_seconds", StabilityLevel: metrics.ALPHA,
+		Help:    "Time in which an event of the cluster was taken in, with its effects on pods that wait, in seconds.",
+		Buckets: metrics.ExponentialBuckets(0.0001, 2, 12),
+	}, []string{"event"})
+	hintDuration = metrics.NewHistogramVec(&metrics.HistogramOpts{
+		Subsystem: "scheduler", Name: "queueing_hint_execution_duration_seconds", StabilityLevel: metrics.ALPHA,
+		Help:    "Time in which a plugin said what an event means for a pod that it rejected, in seconds; of every tenth call.",
+		Buckets: metrics.ExponentialBuckets(0.00001, 1.5, 20),
+	}, []string{"plugin", "event", "hint"})
+	afterFlush = metrics.NewCounter(&metrics.CounterOpts{
+		Subsystem: "scheduler", Name: "pod_scheduled_after_flush_total", StabilityLevel: metrics.ALPHA,
+		Help: "Number of pods that were scheduled when only time had brought them back to the queue: a queueing hint may be wrong.",
+	})
 )
 
 var (
@@ -77,21 +89,17 @@ var (
 )
 
 func init() {
+	legacyregistry.MustRegister(eventHandling, hintDuration, afterFlush)
 	legacyregistry.MustRegister(podGroupAttempts, podGroupDuration, podGroupAlgorithm)
-	legacyregistry.MustRegister(attempts, attemptDuration, sliDuration, algorithmDuration, podAttempts, pointDuration, permitWait)
+	legacyregistry.MustRegister(attempts, attemptDuration, sliDuration, algorithmDuration, podAttempts, permitWait)
 	legacyregistry.CustomMustRegister(&census{})
-}
-
-// observePoint notes how long an extension point took.
-func observePoint(point, profile string, result fwk.Code, d time.Duration) {
-	pointDuration.WithLabelValues(point, result.String(), profile).Observe(d.Seconds())
 }
 
 // timed runs an extension point, and notes how long it took.
 func (a *attempt) timed(point string, run func() *fwk.Status) *fwk.Status {
 	start := time.Now()
 	st := run()
-	observePoint(point, a.profile.Name, st.Code(), time.Since(start))
+	framework.ObservePoint(point, a.profile.Name, st.Code(), time.Since(start))
 	return st
 }
 
@@ -110,13 +118,16 @@ var (
 		[]string{"plugin", "profile"}, nil, metrics.BETA, "")
 	cacheSize = metrics.NewDesc("scheduler_cache_size", "Number of nodes, pods and assumed pods that the scheduler knows.",
 		[]string{"type"}, nil, metrics.ALPHA, "")
+	inflightEvents = metrics.NewDesc("scheduler_inflight_events",
+		"Number of events that are kept for pods in flight; PodPopped is the number of these.",
+		[]string{"event"}, nil, metrics.ALPHA, "")
 	goroutines = metrics.NewDesc("scheduler_goroutines", "Number of goroutines by their work.",
 		[]string{"operation"}, nil, metrics.BETA, "")
 )
 
 // DescribeWithStability implements metrics.StableCollector.
 func (*census) DescribeWithStability(ch chan<- *metrics.Desc) {
-	for _, d := range []*metrics.Desc{pendingPods, unschedulablePods, cacheSize, goroutines} {
+	for _, d := range []*metrics.Desc{pendingPods, unschedulablePods, cacheSize, inflightEvents, goroutines} {
 		ch <- d
 	}
 }
@@ -141,6 +152,11 @@ func (*census) CollectWithStability(ch chan<- metrics.Metric) {
 	for of, n := range map[string]int{"nodes": nodes, "pods": pods, "assumed_pods": assumed} {
 		gauge(cacheSize, n, of)
 	}
+	events, flying := s.queue.InFlight()
+	for label, n := range events {
+		gauge(inflightEvents, n, label)
+	}
+	gauge(inflightEvents, flying, "PodPopped")
 	gauge(goroutines, int(s.binding.Load()), "binding")
 }
 
@@ -149,7 +165,30 @@ func observe(result, profile string, d time.Duration) {
 	attemptDuration.WithLabelValues(result, profile).Observe(d.Seconds())
 }
 
+// handled notes how long an event took that began to be handled at a time.
+func handled(event fwk.ClusterEvent, began time.Time) {
+	eventHandling.WithLabelValues(event.Label()).Observe(time.Since(began).Seconds())
+}
+
+// observeHint notes how long a plugin took for what it said, if that is timed.
+func observeHint(plugin string, event fwk.ClusterEvent, hint fwk.QueueingHint, err error, began time.Time) {
+	if began.IsZero() {
+		return
+	}
+	label := "QueueSkip"
+	switch {
+	case err != nil:
+		label = "Error"
+	case hint == fwk.Queue:
+		label = "Queue"
+	}
+	hintDuration.WithLabelValues(plugin, event.Label(), label).Observe(time.Since(began).Seconds())
+}
+
 func observeSLI(info *framework.QueuedPodInfo, now time.Time) {
+	if info.Flushed {
+		afterFlush.Inc()
+	}
 	podAttempts.Observe(float64(info.Attempts))
 	if info.InitialAttemptTimestamp != nil {
 		sliDuration.WithLabelValues(strconv.Itoa(min(info.Attempts, 16))).Observe(now.Sub(*info.InitialAttemptTimestamp).Seconds())

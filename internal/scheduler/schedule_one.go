@@ -232,7 +232,8 @@ func (s *Scheduler) filter(ctx context.Context, a *attempt, nodes []fwk.NodeInfo
 	if passed == 0 {
 		result = fwk.Unschedulable
 	}
-	observePoint("Filter", a.profile.Name, result, time.Since(began))
+	framework.ObservePoint("Filter", a.profile.Name, result, time.Since(began))
+	a.profile.CountFilters(a.state, passed, statuses)
 	looked := passed
 	for _, st := range statuses {
 		if st == nil {
@@ -433,7 +434,7 @@ func (s *Scheduler) preBind(ctx context.Context, a *attempt) *fwk.Status {
 	defer cancel(nil)
 	a.profile.AddPodInPreBind(a.pod().UID, cancel)
 	defer a.profile.RemovePodInPreBind(a.pod().UID)
-	if st := a.timed("PreBind", func() *fwk.Status { return a.profile.PreBind(ctx, a.state, a.pod(), a.node) }); !st.IsSuccess() {
+	if st := a.profile.PreBind(ctx, a.state, a.pod(), a.node); !st.IsSuccess() {
 		return st
 	}
 	if !a.profile.GetPodInPreBind(a.pod().UID).MarkPrebound() || ctx.Err() != nil {

@@ -56,7 +56,8 @@ type Scheduler struct {
 	first      int            // the node with which the next search begins
 	next       int            // the position of the round-robin among equally good nodes
 	bindings   sync.WaitGroup
-	binding    atomic.Int64 // how many of these there are
+	binding    atomic.Int64     // how many of these there are
+	hinted     framework.Sample // of calls of plugins' hints
 	ready      chan struct{}
 }
 
@@ -240,7 +241,9 @@ func (s *Scheduler) mayHelp(info *framework.QueuedPodInfo, rejecters sets.Set[st
 			if h.QueueingHintFn == nil {
 				return true
 			}
+			began := s.hinted.Begin()
 			hint, err := h.QueueingHintFn(klog.Background(), info.GetPod(), oldObj, newObj)
+			observeHint(plugin, event, hint, err, began)
 			if err != nil || hint == fwk.Queue {
 				return true // in doubt, another attempt is the lesser harm
 			}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -91,7 +92,7 @@ func (s *Scheduler) named(resource fwk.EventResource) bool {
 // moving gives pods another chance when an object of this kind comes, changes or goes.
 func (s *Scheduler) moving(ctx context.Context, resource fwk.EventResource) cache.ResourceEventHandler {
 	move := func(what fwk.ActionType, old, obj any) {
-		s.queue.Move(ctx, fwk.ClusterEvent{Resource: resource, ActionType: what}, old, obj)
+		s.move(ctx, time.Now(), resource, what, old, obj)
 	}
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(obj any) { move(fwk.Add, nil, obj) },
@@ -100,14 +101,23 @@ func (s *Scheduler) moving(ctx context.Context, resource fwk.EventResource) cach
 	}
 }
 
+// move tells the queue of an event, and notes how long it took since it came.
+func (s *Scheduler) move(ctx context.Context, came time.Time, resource fwk.EventResource, what fwk.ActionType, old, obj any) {
+	ev := fwk.ClusterEvent{Resource: resource, ActionType: what}
+	s.queue.Move(ctx, ev, old, obj)
+	handled(ev, came)
+}
+
 func (s *Scheduler) nodeAdded(ctx context.Context, obj any) {
+	came := time.Now()
 	if node, ok := obj.(*v1.Node); ok {
 		s.cache.SetNode(node)
-		s.queue.Move(ctx, fwk.ClusterEvent{Resource: fwk.Node, ActionType: fwk.Add}, nil, node)
+		s.move(ctx, came, fwk.Node, fwk.Add, nil, node)
 	}
 }
 
 func (s *Scheduler) nodeUpdated(ctx context.Context, oldObj, obj any) {
+	came := time.Now()
 	node, ok := obj.(*v1.Node)
 	old, okOld := oldObj.(*v1.Node)
 	if !ok || !okOld {
@@ -115,7 +125,7 @@ func (s *Scheduler) nodeUpdated(ctx context.Context, oldObj, obj any) {
 	}
 	s.cache.SetNode(node)
 	if what := nodeChange(old, node); what != fwk.None {
-		s.queue.Move(ctx, fwk.ClusterEvent{Resource: fwk.Node, ActionType: what}, old, node)
+		s.move(ctx, came, fwk.Node, what, old, node)
 	}
 }
 
@@ -153,9 +163,10 @@ func conditions(node *v1.Node) map[v1.NodeConditionType]v1.ConditionStatus {
 
 // nodeDeleted helps pods that were to be spread over the node, too.
 func (s *Scheduler) nodeDeleted(ctx context.Context, obj any) {
+	came := time.Now()
 	if node, ok := unwrap(obj).(*v1.Node); ok {
 		s.cache.RemoveNode(node.Name)
-		s.queue.Move(ctx, fwk.ClusterEvent{Resource: fwk.Node, ActionType: fwk.Delete}, node, nil)
+		s.move(ctx, came, fwk.Node, fwk.Delete, node, nil)
 	}
 }
 
@@ -166,6 +177,7 @@ func (s *Scheduler) podChanged(ctx context.Context, oldObj, obj any) {
 	if !ok {
 		return
 	}
+	came := time.Now()
 	old, _ := oldObj.(*v1.Pod)
 	log := klog.FromContext(ctx)
 	switch {
@@ -179,9 +191,9 @@ func (s *Scheduler) podChanged(ctx context.Context, oldObj, obj any) {
 		}
 		if old == nil || old.Spec.NodeName == "" {
 			// What it was before does not matter: it was nowhere, or only nominated.
-			s.queue.Move(ctx, fwk.ClusterEvent{Resource: fwk.AssignedPod, ActionType: fwk.Add}, nil, pod)
+			s.move(ctx, came, fwk.AssignedPod, fwk.Add, nil, pod)
 		} else if what := podChange(old, pod); what != fwk.None {
-			s.queue.Move(ctx, fwk.ClusterEvent{Resource: fwk.AssignedPod, ActionType: what}, old, pod)
+			s.move(ctx, came, fwk.AssignedPod, what, old, pod)
 		}
 	case s.profiles[pod.Spec.SchedulerName] == nil:
 	case pod.DeletionTimestamp != nil:
@@ -192,15 +204,15 @@ func (s *Scheduler) podChanged(ctx context.Context, oldObj, obj any) {
 		if err := s.queue.Add(ctx, pod); err != nil {
 			log.Error(err, "Cannot queue a pod", "pod", klog.KObj(pod))
 		}
-		s.waitingPodChanged(ctx, old, pod)
+		s.waitingPodChanged(ctx, came, old, pod)
 	}
 }
 
 // waitingPodChanged tells the plugins of others about a pod that has no node. One that is nominated for another
 // node than before has gone from there, and come here.
-func (s *Scheduler) waitingPodChanged(ctx context.Context, old, pod *v1.Pod) {
+func (s *Scheduler) waitingPodChanged(ctx context.Context, came time.Time, old, pod *v1.Pod) {
 	move := func(what fwk.ActionType, old, pod any) { // any, so that no object is nil and not a nil pod
-		s.queue.Move(ctx, fwk.ClusterEvent{Resource: fwk.UnscheduledPod, ActionType: what}, old, pod)
+		s.move(ctx, came, fwk.UnscheduledPod, what, old, pod)
 	}
 	switch {
 	case old == nil:
@@ -260,20 +272,22 @@ func (s *Scheduler) drop(ctx context.Context, pod *v1.Pod) {
 		s.dropWaiting(ctx, pod)
 		return
 	}
+	came := time.Now()
 	s.queue.Remove(pod.UID)
 	s.cache.RemovePod(pod.UID)
 	s.groups.Remove(pod)
-	s.queue.Move(ctx, fwk.ClusterEvent{Resource: fwk.AssignedPod, ActionType: fwk.Delete}, pod, nil)
+	s.move(ctx, came, fwk.AssignedPod, fwk.Delete, pod, nil)
 }
 
 // dropWaiting forgets a pod that needs no node any more. Others may have kept off the room that was
 // being made for it.
 func (s *Scheduler) dropWaiting(ctx context.Context, pod *v1.Pod) {
+	came := time.Now()
 	s.queue.Remove(pod.UID)
 	s.cache.RemovePod(pod.UID) // it may have been bound without our seeing it
 	s.groups.Remove(pod)
 	s.shared.Waiting.Reject(pod.UID, "the pod was deleted")
-	s.queue.Move(ctx, fwk.ClusterEvent{Resource: fwk.UnscheduledPod, ActionType: fwk.Delete}, pod, nil)
+	s.move(ctx, came, fwk.UnscheduledPod, fwk.Delete, pod, nil)
 }
 
 // unwrap returns the last known state of an object whose deletion was missed.

@@ -17,10 +17,11 @@ type CycleState struct {
 
 	// Written by the Profile between extension points, never during one.
 	skipFilter, skipScore, skipPreBind, parallelPreBind sets.Set[string]
-	filters                                             []fwk.FilterPlugin // those that are not skipped; nil before PreFilter
-	pod                                                 *PodInfo           // nil for a cycle that is not the scheduler's own
-	rejecters                                           sets.Set[string]   // see AddRejecter
-	group                                               *GroupCycle        // nil outside of a pod group's cycle
+	filters                                             []filterer // those that are not skipped; nil before PreFilter
+	sampling                                            sampling
+	pod                                                 *PodInfo         // nil for a cycle that is not the scheduler's own
+	rejecters                                           sets.Set[string] // see AddRejecter
+	group                                               *GroupCycle      // nil outside of a pod group's cycle
 }
 
 // GroupCycle carries what plugins remember during one attempt to schedule a pod group.
@@ -126,7 +127,7 @@ func (c *CycleState) Clone() fwk.CycleState {
 		data:       maps.Clone(c.data),
 		skipFilter: c.skipFilter.Clone(), skipScore: c.skipScore.Clone(),
 		skipPreBind: c.skipPreBind.Clone(), parallelPreBind: c.parallelPreBind.Clone(),
-		filters: c.filters, pod: c.pod, group: c.group,
+		filters: c.filters, sampling: c.sampling, pod: c.pod, group: c.group,
 	}
 	for k, v := range n.data {
 		n.data[k] = v.Clone()

@@ -80,6 +80,7 @@ func (p *Profile) sign(ctx context.Context, pod *v1.Pod) (string, map[string]boo
 	var b bytes.Buffer
 	var keys []string
 	signed := make(map[string]bool, len(p.signers))
+	began := time.Now()
 	for _, s := range p.signers {
 		if s.SignPlugin == nil {
 			continue
@@ -107,6 +108,7 @@ func (p *Profile) sign(ctx context.Context, pod *v1.Pod) (string, map[string]boo
 			}
 		}
 	}
+	ObservePoint("Sign", p.Name, fwk.Success, time.Since(began))
 	return b.String(), signed
 }
 

@@ -105,6 +105,8 @@ type QueuedPodInfo struct {
 	PendingPlugins          sets.Set[string]
 	GatingPlugin            string
 	GatingPluginEvents      []fwk.ClusterEvent
+	// Flushed means that only time brought it back to the queue, and no event: a hint was wrong, perhaps.
+	Flushed bool
 }
 
 var _ fwk.QueuedEntityInfo = (*QueuedPodInfo)(nil)

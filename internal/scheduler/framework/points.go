@@ -20,35 +20,48 @@ type point struct {
 
 func points() []point {
 	return []point{
-		{"preEnqueue", func(c *configv1.Plugins) *configv1.PluginSet { return &c.PreEnqueue }, into(func(p *Profile) *[]fwk.PreEnqueuePlugin { return &p.preEnqueue })},
-		{"queueSort", func(c *configv1.Plugins) *configv1.PluginSet { return &c.QueueSort }, into(func(p *Profile) *[]fwk.QueueSortPlugin { return &p.queueSort })},
-		{"preFilter", func(c *configv1.Plugins) *configv1.PluginSet { return &c.PreFilter }, into(func(p *Profile) *[]fwk.PreFilterPlugin { return &p.preFilter })},
-		{"filter", func(c *configv1.Plugins) *configv1.PluginSet { return &c.Filter }, into(func(p *Profile) *[]fwk.FilterPlugin { return &p.filter })},
-		{"postFilter", func(c *configv1.Plugins) *configv1.PluginSet { return &c.PostFilter }, into(func(p *Profile) *[]fwk.PostFilterPlugin { return &p.postFilter })},
-		{"preScore", func(c *configv1.Plugins) *configv1.PluginSet { return &c.PreScore }, into(func(p *Profile) *[]fwk.PreScorePlugin { return &p.preScore })},
+		{"preEnqueue", func(c *configv1.Plugins) *configv1.PluginSet { return &c.PreEnqueue }, into(func(p *Profile) *[]fwk.PreEnqueuePlugin { return &p.preEnqueue }, measurePreEnqueue)},
+		{"queueSort", func(c *configv1.Plugins) *configv1.PluginSet { return &c.QueueSort }, into(func(p *Profile) *[]fwk.QueueSortPlugin { return &p.queueSort }, asIs)},
+		{"preFilter", func(c *configv1.Plugins) *configv1.PluginSet { return &c.PreFilter }, into(func(p *Profile) *[]fwk.PreFilterPlugin { return &p.preFilter }, measurePreFilter)},
+		{"filter", func(c *configv1.Plugins) *configv1.PluginSet { return &c.Filter }, addFilter},
+		{"postFilter", func(c *configv1.Plugins) *configv1.PluginSet { return &c.PostFilter }, into(func(p *Profile) *[]fwk.PostFilterPlugin { return &p.postFilter }, measurePostFilter)},
+		{"preScore", func(c *configv1.Plugins) *configv1.PluginSet { return &c.PreScore }, into(func(p *Profile) *[]fwk.PreScorePlugin { return &p.preScore }, measurePreScore)},
 		{"score", func(c *configv1.Plugins) *configv1.PluginSet { return &c.Score }, addScore},
-		{"reserve", func(c *configv1.Plugins) *configv1.PluginSet { return &c.Reserve }, into(func(p *Profile) *[]fwk.ReservePlugin { return &p.reserve })},
-		{"permit", func(c *configv1.Plugins) *configv1.PluginSet { return &c.Permit }, into(func(p *Profile) *[]fwk.PermitPlugin { return &p.permit })},
-		{"preBind", func(c *configv1.Plugins) *configv1.PluginSet { return &c.PreBind }, into(func(p *Profile) *[]fwk.PreBindPlugin { return &p.preBind })},
-		{"bind", func(c *configv1.Plugins) *configv1.PluginSet { return &c.Bind }, into(func(p *Profile) *[]fwk.BindPlugin { return &p.bind })},
-		{"postBind", func(c *configv1.Plugins) *configv1.PluginSet { return &c.PostBind }, into(func(p *Profile) *[]fwk.PostBindPlugin { return &p.postBind })},
+		{"reserve", func(c *configv1.Plugins) *configv1.PluginSet { return &c.Reserve }, into(func(p *Profile) *[]fwk.ReservePlugin { return &p.reserve }, measureReserve)},
+		{"permit", func(c *configv1.Plugins) *configv1.PluginSet { return &c.Permit }, into(func(p *Profile) *[]fwk.PermitPlugin { return &p.permit }, measurePermit)},
+		{"preBind", func(c *configv1.Plugins) *configv1.PluginSet { return &c.PreBind }, into(func(p *Profile) *[]fwk.PreBindPlugin { return &p.preBind }, measurePreBind)},
+		{"bind", func(c *configv1.Plugins) *configv1.PluginSet { return &c.Bind }, into(func(p *Profile) *[]fwk.BindPlugin { return &p.bind }, measureBind)},
+		{"postBind", func(c *configv1.Plugins) *configv1.PluginSet { return &c.PostBind }, into(func(p *Profile) *[]fwk.PostBindPlugin { return &p.postBind }, measurePostBind)},
 	}
 }
 
-func into[T fwk.Plugin](list func(*Profile) *[]T) func(*Profile, fwk.Plugin, int64) bool {
+func into[T fwk.Plugin](list func(*Profile) *[]T, measure func(profile string, pl T) T) func(*Profile, fwk.Plugin, int64) bool {
 	return func(p *Profile, pl fwk.Plugin, _ int64) bool {
 		t, ok := pl.(T)
 		if ok {
-			*list(p) = append(*list(p), t)
+			*list(p) = append(*list(p), measure(p.Name, t))
 		}
 		return ok
 	}
 }
 
+func asIs(_ string, pl fwk.QueueSortPlugin) fwk.QueueSortPlugin { return pl }
+
+func addFilter(p *Profile, pl fwk.Plugin, _ int64) bool {
+	f, ok := pl.(fwk.FilterPlugin)
+	if ok {
+		p.filter = append(p.filter, filterer{f, counting(pl.Name(), "Filter", p.Name)})
+	}
+	return ok
+}
+
 func addScore(p *Profile, pl fwk.Plugin, weight int64) bool {
 	sp, ok := pl.(fwk.ScorePlugin)
 	if ok {
-		p.score = append(p.score, scorer{sp, max(1, weight), len(p.score)})
+		p.score = append(p.score, scorer{
+			measuredScore{sp, newMeter(pl.Name(), "ScoreExtensionNormalize")}, max(1, weight), len(p.score),
+			counting(pl.Name(), "Score", p.Name),
+		})
 	}
 	return ok
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -36,11 +37,12 @@ type Profile struct {
 	scratch scores
 	memos   []shaped
 	signers []signer
+	cycles  atomic.Uint32 // how many there were
 
 	queueSort  []fwk.QueueSortPlugin // exactly one
 	preEnqueue []fwk.PreEnqueuePlugin
 	preFilter  []fwk.PreFilterPlugin
-	filter     []fwk.FilterPlugin
+	filter     []filterer
 	postFilter []fwk.PostFilterPlugin
 	preScore   []fwk.PreScorePlugin
 	score      []scorer
@@ -51,10 +53,27 @@ type Profile struct {
 	postBind   []fwk.PostBindPlugin
 }
 
+type filterer struct {
+	fwk.FilterPlugin
+	*meter
+}
+
 type scorer struct {
 	fwk.ScorePlugin
 	weight int64
 	index  int // in Profile.score
+	*meter
+}
+
+// measured is Score.
+func (s *scorer) measured(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node fwk.NodeInfo) (int64, *fwk.Status) {
+	if !timed(state, node) {
+		return s.Score(ctx, state, pod, node)
+	}
+	began := time.Now()
+	score, st := s.Score(ctx, state, pod, node)
+	s.observe(began, st)
+	return score, st
 }
 
 // NewProfile makes the plugins that a configuration enables, defaults included, and sorts them into
@@ -149,7 +168,9 @@ func (p *Profile) Events(ctx context.Context) (map[string][]fwk.ClusterEventWith
 }
 
 // PreEnqueue returns a status that says whether a pod may enter the queue at all.
-func (p *Profile) PreEnqueue(ctx context.Context, pod *v1.Pod) *fwk.Status {
+func (p *Profile) PreEnqueue(ctx context.Context, pod *v1.Pod) (st *fwk.Status) {
+	began := time.Now()
+	defer func() { ObservePoint("PreEnqueue", p.Name, st.Code(), time.Since(began)) }()
 	for _, pl := range p.preEnqueue {
 		if st := pl.PreEnqueue(ctx, pod); !st.IsSuccess() {
 			return named(st, pl)
@@ -199,7 +220,7 @@ func (p *Profile) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.P
 			return Narrowed{By: by}, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, msg).WithPlugin(pl.Name())
 		}
 	}
-	p.skipFilters(state, skip)
+	p.skipFilters(state, skip, len(nodes))
 	out := Narrowed{By: by}
 	if !result.AllNodes() {
 		out.Names = result.NodeNames
@@ -208,13 +229,14 @@ func (p *Profile) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.P
 }
 
 // skipFilters notes whose Filter has nothing to do, so that the many calls to come need not ask.
-func (p *Profile) skipFilters(state fwk.CycleState, skip sets.Set[string]) {
+func (p *Profile) skipFilters(state fwk.CycleState, skip sets.Set[string], nodes int) {
 	state.SetSkipFilterPlugins(skip)
 	c, ok := state.(*CycleState)
 	if !ok {
 		return
 	}
-	c.filters = make([]fwk.FilterPlugin, 0, len(p.filter))
+	c.sampling = sampling{cycle: int(p.cycles.Add(1) - 1), every: max(timedCalls, nodes/timedNodes)}
+	c.filters = make([]filterer, 0, len(p.filter))
 	for _, pl := range p.filter {
 		if !skip.Has(pl.Name()) {
 			c.filters = append(c.filters, pl)
@@ -222,12 +244,12 @@ func (p *Profile) skipFilters(state fwk.CycleState, skip sets.Set[string]) {
 	}
 }
 
-func (p *Profile) filters(state fwk.CycleState) []fwk.FilterPlugin {
+func (p *Profile) filters(state fwk.CycleState) []filterer {
 	if c, ok := state.(*CycleState); ok && c.filters != nil {
 		return c.filters
 	}
 	skip := state.GetSkipFilterPlugins()
-	return slices.DeleteFunc(slices.Clone(p.filter), func(pl fwk.FilterPlugin) bool { return skip.Has(pl.Name()) })
+	return slices.DeleteFunc(slices.Clone(p.filter), func(pl filterer) bool { return skip.Has(pl.Name()) })
 }
 
 // RunFilterPlugins returns a status that says whether the pod can run on the node. The first plugin
@@ -236,9 +258,22 @@ func (p *Profile) RunFilterPlugins(ctx context.Context, state fwk.CycleState, po
 	return runFilters(ctx, p.filters(state), state, pod, node)
 }
 
-func runFilters(ctx context.Context, filters []fwk.FilterPlugin, state fwk.CycleState, pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
-	for _, pl := range filters {
-		if st := pl.Filter(ctx, state, pod, node); !st.IsSuccess() {
+func runFilters(ctx context.Context, filters []filterer, state fwk.CycleState, pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
+	if len(filters) == 0 {
+		return nil
+	}
+	timed := timed(state, node)
+	for i := range filters {
+		pl := &filters[i]
+		var began time.Time
+		if timed {
+			began = time.Now()
+		}
+		st := pl.Filter(ctx, state, pod, node)
+		if timed {
+			pl.observe(began, st)
+		}
+		if !st.IsSuccess() {
 			if !st.IsRejected() {
 				st = fwk.AsStatus(fmt.Errorf("running %q filter plugin: %w", pl.Name(), st.AsError()))
 			}
@@ -449,7 +484,7 @@ func (s *scores) run(ctx context.Context, parallel Parallelizer, active []scorer
 				score = row[pl.index]
 			} else {
 				var st *fwk.Status
-				if score, st = pl.Score(ctx, state, pod, nodes[n]); !st.IsSuccess() {
+				if score, st = pl.measured(ctx, state, pod, nodes[n]); !st.IsSuccess() {
 					s.failed[n] = fwk.AsStatus(fmt.Errorf("plugin %q failed with: %w", pl.Name(), st.AsError()))
 					return
 				}
@@ -469,6 +504,9 @@ func (s *scores) run(ctx context.Context, parallel Parallelizer, active []scorer
 		}
 	} else {
 		parallel.Until(ctx, len(nodes), one, "Score")
+	}
+	for i := range active {
+		active[i].evaluations.Add(float64(len(nodes)))
 	}
 	if ctx.Err() != nil {
 		return fwk.AsStatus(context.Cause(ctx))
@@ -545,50 +583,64 @@ func (p *Profile) WaitOnPermit(ctx context.Context, pod *v1.Pod) *fwk.Status {
 	return p.shared.Waiting.wait(ctx, pod)
 }
 
-// PreBind runs the PreBind plugins. Consecutive ones that allow it run side by side.
+// PreBind asks the PreBind plugins which of them have something to do, and runs these. Consecutive ones that allow it
+// run side by side.
 func (p *Profile) PreBind(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) *fwk.Status {
-	var group []fwk.PreBindPlugin
-	flush := func() *fwk.Status {
-		// Not by the Parallelizer: they are few, and wait rather than work.
-		results := make([]*fwk.Status, len(group))
-		var wg sync.WaitGroup
-		for i, pl := range group {
-			wg.Go(func() { results[i] = pl.PreBind(ctx, state, pod, node) })
-		}
-		wg.Wait()
-		for i, st := range results {
-			if st.IsRejected() {
-				return named(st, group[i])
-			}
-			if !st.IsSuccess() {
-				return named(fwk.AsStatus(fmt.Errorf("running PreBind plugin %q: %w", group[i].Name(), st.AsError())), group[i])
-			}
-		}
-		group = group[:0]
-		return nil
+	groups, st := p.preFlight(ctx, state, pod, node)
+	if !st.IsSuccess() {
+		return st
 	}
+	began := time.Now()
+	for _, group := range groups {
+		if st = preBind(ctx, group, state, pod, node); !st.IsSuccess() {
+			break
+		}
+	}
+	ObservePoint("PreBind", p.Name, st.Code(), time.Since(began))
+	return st
+}
+
+// preFlight returns the plugins that have something to do before the pod is bound, in groups that may run side by side.
+func (p *Profile) preFlight(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) (groups [][]fwk.PreBindPlugin, st *fwk.Status) {
+	began := time.Now()
+	defer func() { ObservePoint("PreBindPreFlight", p.Name, st.Code(), time.Since(began)) }()
+	together := false // whether the last group takes more
 	for _, pl := range p.preBind {
 		r, st := pl.PreBindPreFlight(ctx, state, pod, node)
 		if st.IsSkip() {
 			continue
 		}
 		if !st.IsSuccess() {
-			return named(fwk.AsStatus(fmt.Errorf("running PreBindPreFlight of plugin %q: %w", pl.Name(), st.AsError())), pl)
+			return nil, named(fwk.AsStatus(fmt.Errorf("running PreBindPreFlight of plugin %q: %w", pl.Name(), st.AsError())), pl)
 		}
-		alone := r == nil || !r.AllowParallel
-		if alone {
-			if st := flush(); !st.IsSuccess() {
-				return st
-			}
+		parallel := r != nil && r.AllowParallel
+		if parallel && together {
+			groups[len(groups)-1] = append(groups[len(groups)-1], pl)
+		} else {
+			groups = append(groups, []fwk.PreBindPlugin{pl})
 		}
-		group = append(group, pl)
-		if alone {
-			if st := flush(); !st.IsSuccess() {
-				return st
-			}
+		together = parallel
+	}
+	return groups, nil
+}
+
+// preBind runs plugins side by side: not by the Parallelizer, because they are few, and wait rather than work.
+func preBind(ctx context.Context, group []fwk.PreBindPlugin, state fwk.CycleState, pod *v1.Pod, node string) *fwk.Status {
+	results := make([]*fwk.Status, len(group))
+	var wg sync.WaitGroup
+	for i, pl := range group {
+		wg.Go(func() { results[i] = pl.PreBind(ctx, state, pod, node) })
+	}
+	wg.Wait()
+	for i, st := range results {
+		if st.IsRejected() {
+			return named(st, group[i])
+		}
+		if !st.IsSuccess() {
+			return named(fwk.AsStatus(fmt.Errorf("running PreBind plugin %q: %w", group[i].Name(), st.AsError())), group[i])
 		}
 	}
-	return flush()
+	return nil
 }
 
 // Bind runs the first Bind plugin that does not skip the pod.

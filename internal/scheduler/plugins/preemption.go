@@ -408,7 +408,9 @@ func (d *DefaultPreemption) start(ctx context.Context, pod *v1.Pod, c candidate)
 	ctx = context.WithoutCancel(ctx)
 	go func() {
 		log := klog.FromContext(ctx)
+		began := time.Now()
 		err := errors.Join(d.denominate(ctx, pod, c.node), d.preempt(ctx, pod, c))
+		observePreemption(err, began)
 		if err != nil {
 			log.Error(err, "Cannot preempt all victims; the pod is tried again", "node", c.node)
 		}

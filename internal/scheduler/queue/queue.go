@@ -443,6 +443,7 @@ func (q *Queue) retryOldLocked(ctx context.Context, now time.Time) (next time.Ti
 			return due
 		}
 		q.takeLocked(it)
+		it.info.Flushed = true
 		q.enterLocked(ctx, it, "UnschedulableTimeout")
 	}
 	return next
@@ -482,7 +483,7 @@ func (q *Queue) Requeue(ctx context.Context, info *framework.QueuedPodInfo) bool
 		return false
 	}
 	now := time.Now()
-	it.info.UnschedulablePlugins, it.info.PendingPlugins = info.UnschedulablePlugins, info.PendingPlugins
+	it.info.UnschedulablePlugins, it.info.PendingPlugins, it.info.Flushed = info.UnschedulablePlugins, info.PendingPlugins, false
 	it.info.Timestamp = now
 	failed := rejecters(it.info).Len() == 0
 	switch {
@@ -598,6 +599,21 @@ func (q *Queue) Lengths() (active, backoff, unschedulable, gated int) {
 		}
 	}
 	return q.active.Len(), q.backoff.Len(), len(q.unschedulable) - gated, gated
+}
+
+// InFlight returns how many events are kept for pods in flight, by their labels, and how many such pods there are.
+func (q *Queue) InFlight() (events map[string]int, pods int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	events = map[string]int{}
+	for e := q.flights.Front(); e != nil; e = e.Next() {
+		if ev, ok := e.Value.(event); ok {
+			events[ev.Label()]++
+		} else {
+			pods++
+		}
+	}
+	return events, pods
 }
 
 // Rejecter is a plugin of a profile.

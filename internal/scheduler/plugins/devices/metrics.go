@@ -44,7 +44,7 @@ func observe(profile string, drivers sets.Set[string], err error, took time.Dura
 	case errors.Is(err, errTimeout):
 		status = "timeout"
 	case errors.Is(err, errFailed):
-		status = "failed"
+		status = "failure"
 	}
 	for driver := range drivers {
 		bindingAllocations.WithLabelValues(profile, driver, status).Inc()
