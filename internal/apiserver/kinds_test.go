@@ -97,6 +97,13 @@ var served = []workload{
 		frozen: `spec: {nodeName: two}`, refusal: "spec.nodeName: Invalid value",
 	},
 	{
+		resource: device("devicetaintrules"), kind: "DeviceTaintRule", reports: true, cluster: true,
+		body:   `spec: {deviceSelector: {driver: gpu.example.com}, taint: {key: example.com/broken, effect: NoSchedule}}`,
+		status: `{conditions: [{type: EvictionInProgress, status: "False", reason: r, message: m, lastTransitionTime: "2026-11-22T10:00:00Z"}]}`,
+		change: `spec: {taint: {effect: NoExecute}}`,
+		frozen: `spec: {taint: {effect: Never}}`, refusal: "spec.taint.effect: Unsupported value",
+	},
+	{
 		resource: flowcontrolv1.SchemeGroupVersion.WithResource("prioritylevelconfigurations"), kind: "PriorityLevelConfiguration", reports: true, cluster: true,
 		body:   `spec: {type: Limited, limited: {limitResponse: {type: Queue, queuing: {queues: 16}}}}`,
 		status: `{conditions: [{type: Fine, status: "True", reason: r, message: m, lastTransitionTime: "2026-11-22T10:00:00Z"}]}`,

@@ -135,7 +135,7 @@ func (d *Daemon) startScheduler(ctx context.Context, f informers.SharedInformerF
 			klog.FromContext(ctx).Info("Warning: " + w)
 		}
 	}
-	cfg.Informers = f
+	cfg.Informers, cfg.Serves = f, d.api.Serves
 	s, err := scheduler.New(ctx, client, cfg)
 	if err != nil {
 		return err

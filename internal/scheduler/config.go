@@ -12,6 +12,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/informers"
 	restclient "k8s.io/client-go/rest"
@@ -53,6 +54,8 @@ type Config struct {
 	NoProfiling, ContentionProfiling bool
 	// RESTConfig is how plugins reach the API server; nil if they run in its process.
 	RESTConfig *restclient.Config
+	// Serves reports whether the API server has a resource; nil has it asked once the scheduler runs.
+	Serves func(schema.GroupVersionResource) bool
 	// Informers are those that it shares with others of its process, who start them once it is made; nil if it
 	// has its own.
 	Informers informers.SharedInformerFactory

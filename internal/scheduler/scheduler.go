@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/informers"
+	resourceinformers "k8s.io/client-go/informers/resource/v1"
 	clientset "k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	schedulinglisters "k8s.io/client-go/listers/scheduling/v1beta1"
@@ -58,7 +59,11 @@ type Scheduler struct {
 	bindings   sync.WaitGroup
 	binding    atomic.Int64     // how many of these there are
 	hinted     framework.Sample // of calls of plugins' hints
-	ready      chan struct{}
+	// tainting has the DeviceTaintRules; nil if nobody asks for devices, or if they are not served, which askServed
+	// says is still to be asked.
+	tainting  resourceinformers.DeviceTaintRuleInformer
+	askServed bool
+	ready     chan struct{}
 }
 
 // New returns a scheduler. It talks to the API server only once it runs.
@@ -110,6 +115,10 @@ func New(ctx context.Context, client clientset.Interface, cfg Config) (*Schedule
 		}
 	}
 	s.inform(factory)
+	if s.askServed = cfg.Serves == nil; !s.askServed && cfg.Serves(taintRules) {
+		s.tainting = factory.Resource().V1().DeviceTaintRules()
+		s.tainting.Informer()
+	}
 	return s, nil
 }
 
@@ -130,6 +139,9 @@ func (s *Scheduler) Run(ctx context.Context) error {
 		return fmt.Errorf("record events: %w", err)
 	}
 	defer s.events.Shutdown()
+	if err := s.findTaintRules(ctx); err != nil {
+		return nil //nolint:nilerr // told to stop before it began
+	}
 	synced, err := s.watch(ctx, s.shared.Informers)
 	if err != nil {
 		return err

@@ -51,6 +51,11 @@ func (s *Scheduler) watch(ctx context.Context, f informers.SharedInformerFactory
 		}
 		synced = append(synced, r.HasSyncedChecker())
 	}
+	if r, err := s.watchTaintRules(ctx); err != nil {
+		return nil, err
+	} else if r != nil {
+		synced = append(synced, r)
+	}
 	return synced, nil
 }
 

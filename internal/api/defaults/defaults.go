@@ -51,6 +51,7 @@ func Register(s *runtime.Scheme) {
 	add(s, ResourceClaim)
 	add(s, ResourceClaimTemplate)
 	add(s, ResourceSlice)
+	add(s, DeviceTaintRule)
 	add(s, MutatingWebhookConfiguration)
 	add(s, ValidatingWebhookConfiguration)
 	add(s, ValidatingAdmissionPolicy)

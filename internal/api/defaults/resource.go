@@ -34,13 +34,21 @@ func deviceCount(mode *resourcev1.DeviceAllocationMode, count *int64) {
 	}
 }
 
-// ResourceSlice says since when devices have their taints: since now, unless it is known. A stored
-// slice has the times; this is the only default that looks at the clock.
+// ResourceSlice says since when devices have their taints. A stored slice has the times.
 func ResourceSlice(s *resourcev1.ResourceSlice) {
 	for i := range s.Spec.Devices {
 		d := &s.Spec.Devices[i]
 		for j := range d.Taints {
-			setPtr(&d.Taints[j].TimeAdded, metav1.Time{Time: time.Now().Truncate(time.Second)})
+			deviceTaint(&d.Taints[j])
 		}
 	}
+}
+
+// DeviceTaintRule says since when devices have its taint. A stored rule has the time.
+func DeviceTaintRule(r *resourcev1.DeviceTaintRule) { deviceTaint(&r.Spec.Taint) }
+
+// deviceTaint says since when there is a taint: since now, unless it is known. This is the only default that looks at
+// the clock.
+func deviceTaint(t *resourcev1.DeviceTaint) {
+	setPtr(&t.TimeAdded, metav1.Time{Time: time.Now().Truncate(time.Second)})
 }

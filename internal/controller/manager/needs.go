@@ -47,6 +47,7 @@ var needs = map[string][]schema.GroupVersionResource{
 	"resourceclaim-controller":                       join(core("pods"), of("resource.k8s.io/v1", "resourceclaims", "resourceclaimtemplates")),
 	"node-lifecycle-controller":                      join(core("pods", "nodes"), of("coordination.k8s.io/v1", "leases")),
 	"taint-eviction-controller":                      core("pods", "nodes"),
+	"device-taint-eviction-controller":               join(core("pods"), of("resource.k8s.io/v1", "resourceclaims", "resourceslices", "devicetaintrules")),
 	"ephemeral-volume-controller":                    core("pods", "persistentvolumeclaims"),
 	"persistentvolume-binder-controller":             join(core("persistentvolumes", "persistentvolumeclaims", "pods"), of("storage.k8s.io/v1", "storageclasses")),
 	"persistentvolume-attach-detach-controller":      join(core("pods", "nodes", "persistentvolumes", "persistentvolumeclaims"), of("storage.k8s.io/v1", "csidrivers", "volumeattachments")),

@@ -27,6 +27,7 @@ import (
 	"wherry.dev/internal/controller/cronjob"
 	"wherry.dev/internal/controller/daemonset"
 	"wherry.dev/internal/controller/deployment"
+	"wherry.dev/internal/controller/devicetainteviction"
 	"wherry.dev/internal/controller/disruption"
 	"wherry.dev/internal/controller/endpoints"
 	"wherry.dev/internal/controller/endpointslice"
@@ -109,6 +110,7 @@ var table = []row{
 	// Nodes
 	{"node-lifecycle-controller", "node-controller", buildNodeLifecycle},
 	{"taint-eviction-controller", "node-controller", plain(tainteviction.New)},
+	{"device-taint-eviction-controller", "device-taint-eviction-controller", plain(devicetainteviction.New)},
 
 	// Storage
 	{"ephemeral-volume-controller", "ephemeral-volume-controller", plain(ephemeralvolume.New)},

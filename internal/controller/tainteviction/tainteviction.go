@@ -4,7 +4,6 @@ package tainteviction
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"time"
 
@@ -13,7 +12,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	clientset "k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
@@ -21,8 +19,8 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2"
 
-	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/controller"
+	"wherry.dev/internal/controller/disrupt"
 )
 
 // What an evicted pod's condition DisruptionTarget says.
@@ -170,41 +168,12 @@ func (c *Controller) evict(ctx context.Context, pod *v1.Pod) error {
 	if !evict || time.Now().Before(at) {
 		return nil
 	}
-	if err := c.mark(ctx, pod); err != nil {
-		return fmt.Errorf("set the DisruptionTarget condition of pod %s/%s: %w", pod.Namespace, pod.Name, err)
-	}
-	// A conflict is an error, which a Loop retries in silence: there is another pod of its name, which the
-	// informer will tell, or a webhook does not want the deletion now.
-	err = c.client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}})
-	switch {
-	case apierrors.IsNotFound(err):
-		return nil
-	case err != nil:
-		return fmt.Errorf("evict pod %s/%s: %w", pod.Namespace, pod.Name, err)
-	}
-	deleted(at)
-	return nil
-}
-
-// mark tells of an eviction, unless that has been done.
-func (c *Controller) mark(ctx context.Context, pod *v1.Pod) error {
-	if is := pods.FindCondition(&pod.Status, v1.DisruptionTarget); is != nil && is.Status == v1.ConditionTrue && is.Reason == reason {
-		return nil
-	}
-	c.events.Eventf(pod, v1.EventTypeNormal, "TaintManagerEviction", "Marking for deletion Pod %s/%s", pod.Namespace, pod.Name)
-	patch, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"uid": pod.UID},
-		"status": map[string]any{"conditions": []v1.PodCondition{{
-			Type: v1.DisruptionTarget, Status: v1.ConditionTrue, Reason: reason, Message: message,
-			ObservedGeneration: pod.Generation, LastTransitionTime: metav1.Now(),
-		}}},
+	gone, err := disrupt.Delete(ctx, c.client, c.events, pod, disrupt.Cause{
+		Reason: reason, Message: message,
+		Event: "TaintManagerEviction", Note: fmt.Sprintf("Marking for deletion Pod %s/%s", pod.Namespace, pod.Name),
 	})
-	if err != nil {
-		return err
-	}
-	_, err = c.client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
-	if apierrors.IsNotFound(err) {
-		return nil
+	if gone {
+		deleted(at)
 	}
 	return err
 }

@@ -191,6 +191,8 @@ var controllers = map[string][]rbacv1.PolicyRule{
 		rule(read, "resource.k8s.io", "resourceslices"),
 		rule(read, "resource.k8s.io", "deviceclasses"),
 		events(),
+		rule("update patch", "resource.k8s.io", "devicetaintrules/status"),
+		rule(read, "resource.k8s.io", "devicetaintrules"),
 	},
 	"clusterrole-aggregation-controller": {
 		rule("escalate get list watch update patch", rbacv1.GroupName, "clusterroles"),

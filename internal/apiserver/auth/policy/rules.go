@@ -137,6 +137,7 @@ func schedulerRules() []rbacv1.PolicyRule {
 		rule(read, "resource.k8s.io", "deviceclasses resourceslices"),
 		rule(change, "resource.k8s.io", "resourceclaims resourceclaims/status"),
 		rule("create delete", "resource.k8s.io", "resourceclaims"),
+		rule(read, "resource.k8s.io", "devicetaintrules"),
 		rule("update patch", "resource.k8s.io", "resourceclaims/binding"),
 		rule("update", core, "pods/finalizers"),
 	}

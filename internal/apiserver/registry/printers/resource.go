@@ -61,3 +61,22 @@ var ResourceSlices = registry.Table[*resourcev1.ResourceSlice]{
 		return []any{s.Name, or(s.Spec.NodeName, ""), s.Spec.Driver, s.Spec.Pool.Name, age(s, now)}
 	},
 }
+
+// DeviceTaintRules is the table of rules that taint devices.
+var DeviceTaintRules = registry.Table[*resourcev1.DeviceTaintRule]{
+	Columns: []metav1.TableColumnDefinition{
+		nameColumn,
+		column("Key", resourcev1.DeviceTaint{}.SwaggerDoc()["key"]),
+		column("Value", resourcev1.DeviceTaint{}.SwaggerDoc()["value"]),
+		column("Effect", resourcev1.DeviceTaint{}.SwaggerDoc()["effect"]),
+		column("TimeAdded", resourcev1.DeviceTaint{}.SwaggerDoc()["timeAdded"]),
+		ageColumn,
+	},
+	Cells: func(r *resourcev1.DeviceTaintRule, now time.Time) []any {
+		t, added := r.Spec.Taint, ""
+		if t.TimeAdded != nil {
+			added = since(t.TimeAdded.Time, now)
+		}
+		return []any{r.Name, t.Key, t.Value, string(t.Effect), added, age(r, now)}
+	},
+}

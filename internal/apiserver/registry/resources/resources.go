@@ -43,7 +43,7 @@ func All(deps Deps) []registry.Definition {
 		certificateSigningRequests(), clusterTrustBundles(), podCertificateRequests(deps), storageClasses(), volumeAttachments(), csiNodes(), csiDrivers(),
 		csiStorageCapacities(), volumeAttributesClasses(),
 		ingresses(), ingressClasses(), networkPolicies(), serviceCIDRs(), ipAddresses(), horizontalPodAutoscalers(),
-		deviceClasses(), resourceClaims(deps), resourceClaimTemplates(deps), resourceSlices(),
+		deviceClasses(), resourceClaims(deps), resourceClaimTemplates(deps), resourceSlices(), deviceTaintRules(),
 		flowSchemas(), priorityLevelConfigurations(), storageVersionMigrations(),
 		roles(deps), clusterRoles(deps), roleBindings(deps), clusterRoleBindings(deps),
 		mutatingWebhookConfigurations(), validatingWebhookConfigurations(), validatingAdmissionPolicies(deps),

@@ -127,6 +127,8 @@ type podClaim struct {
 	told bool
 	// nodes are those on which its devices can be used; nil if that does not matter, or is not decided.
 	nodes *nodeaffinity.NodeSelector
+	// evicts says that a device has a taint for which those who use the claim have to go.
+	evicts bool
 	// allocation is what was decided and is to be written, by Reserve, or before for another pod of the same group.
 	allocation *resourcev1.AllocationResult
 }

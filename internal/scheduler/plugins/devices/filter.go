@@ -11,7 +11,6 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
@@ -81,8 +80,11 @@ func (d *Devices) usable(cycle fwk.CycleState, pod *v1.Pod, claim *resourcev1.Re
 	if len(claim.Status.ReservedFor) >= resourcev1.ResourceClaimReservedForMaxSize && !reservedFor(claim, pod.UID) {
 		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "resourceclaim in use")
 	}
+	var err error
+	if c.evicts, err = d.slices.evicts(claim, time.Now()); err != nil {
+		return nil, fwk.AsStatus(err)
+	}
 	if where := c.decided().NodeSelector; where != nil {
-		var err error
 		if c.nodes, err = nodeaffinity.NewNodeSelector(where); err != nil {
 			return nil, fwk.AsStatus(err)
 		}
@@ -123,7 +125,7 @@ func classesOf(claim *resourcev1.ResourceClaim) func(yield func(request, class s
 
 // allocator returns one that knows which devices there are, and which of them are taken.
 func (d *Devices) allocator(ctx context.Context) (structured.Allocator, error) {
-	there, err := d.slices.List(labels.Everything())
+	there, err := d.slices.ListWithDeviceTaintRules()
 	if err != nil {
 		return nil, err
 	}
@@ -195,7 +197,7 @@ func (s *state) needOn(node fwk.NodeInfo) (*need, error) {
 func (d *Devices) unusableOn(s *state, node *v1.Node, now time.Time) []*podClaim {
 	var out []*podClaim
 	for _, c := range s.claims {
-		if c.nodes != nil && !c.nodes.Match(node) || d.failed(c.ResourceClaim, now) {
+		if c.evicts || c.nodes != nil && !c.nodes.Match(node) || d.failed(c.ResourceClaim, now) {
 			out = append(out, c)
 		}
 	}

@@ -31,7 +31,7 @@ type Manager struct {
 	bells   *framework.Bells // by the key of a claim
 	cel     *cel.Cache
 	classes classes
-	slices  resourcelisters.ResourceSliceLister
+	slices  *tainted
 }
 
 var _ fwk.SharedDRAManager = (*Manager)(nil)
@@ -40,25 +40,30 @@ var _ fwk.SharedDRAManager = (*Manager)(nil)
 const expressions = 100
 
 // Indices: of classes by the extended resources that their devices stand for, of claims by the pod for which the
-// scheduler has made them.
+// scheduler has made them, of slices by their pool.
 const (
 	byResource = "wherry/extendedresource"
 	byPod      = "wherry/extendedresourcepod"
+	byPool     = "wherry/scheduler/devicepool"
 )
 
 // NewManager returns one that watches with the informers of f.
 func NewManager(f informers.SharedInformerFactory) (*Manager, error) {
 	api := f.Resource().V1()
-	claims, classInformer := api.ResourceClaims().Informer(), api.DeviceClasses().Informer()
+	claims, classInformer, sliceInformer := api.ResourceClaims().Informer(), api.DeviceClasses().Informer(), api.ResourceSlices().Informer()
 	m := &Manager{
 		claims: newClaims(claims.GetStore()), made: claims.GetIndexer(), bells: &framework.Bells{},
 		cel:     cel.NewCache(expressions, cel.Features{EnableConsumableCapacity: true}),
-		classes: classes{api.DeviceClasses().Lister(), classInformer.GetIndexer()}, slices: api.ResourceSlices().Lister(),
+		classes: classes{api.DeviceClasses().Lister(), classInformer.GetIndexer()},
+		slices:  &tainted{ResourceSliceLister: api.ResourceSlices().Lister(), indexer: sliceInformer.GetIndexer()},
 	}
 	if err := framework.AddIndex(classInformer, byResource, resourcesOf); err != nil {
 		return nil, err
 	}
 	if err := framework.AddIndex(claims, byPod, podOf); err != nil {
+		return nil, err
+	}
+	if err := framework.AddIndex(sliceInformer, byPool, poolOf); err != nil {
 		return nil, err
 	}
 	changed := func(obj any) {
@@ -150,18 +155,6 @@ func (m *Manager) DeviceClasses() fwk.DeviceClassLister { return m.classes }
 
 // DeviceClassResolver returns the classes of extended resources.
 func (m *Manager) DeviceClassResolver() fwk.DeviceClassResolver { return m.classes }
-
-// ResourceSlices returns the slices. DeviceTaintRules are not applied to them: these are off by default.
-func (m *Manager) ResourceSlices() fwk.ResourceSliceLister { return slicesOf{m.slices} }
-
-type slicesOf struct {
-	resourcelisters.ResourceSliceLister
-}
-
-// ListWithDeviceTaintRules returns all slices.
-func (s slicesOf) ListWithDeviceTaintRules() ([]*resourcev1.ResourceSlice, error) {
-	return s.List(labels.Everything())
-}
 
 // ResourceClaims returns the claims, with what is promised to them.
 func (m *Manager) ResourceClaims() fwk.ResourceClaimTracker { return tracker{m.claims} }
