@@ -36,7 +36,7 @@ func (k *Kubelet) findPlugins(ctx context.Context) error {
 	}
 	w := plugins.Watcher{
 		Dir:      filepath.Join(k.cfg.RootDir, "plugins_registry"),
-		Handlers: map[string]plugins.Handler{registration.CSIPlugin: k.volumes.CSI.Drivers},
+		Handlers: map[string]plugins.Handler{registration.CSIPlugin: k.volumes.CSI.Drivers, registration.DRAPlugin: k.claims},
 	}
 	return w.Run(ctx)
 }

@@ -30,6 +30,7 @@ import (
 	"wherry.dev/internal/kubelet/config"
 	"wherry.dev/internal/kubelet/criconfig"
 	"wherry.dev/internal/kubelet/devices"
+	"wherry.dev/internal/kubelet/dra"
 	"wherry.dev/internal/kubelet/events"
 	"wherry.dev/internal/kubelet/eviction"
 	"wherry.dev/internal/kubelet/host"
@@ -88,6 +89,7 @@ type Kubelet struct {
 	objects  *objectcache.Cache
 	status   *status.Manager
 	devices  *devices.Manager
+	claims   *dra.Manager
 	node     *nodestatus.Reporter
 	ops      *podops.Ops
 	prober   *prober.Manager
@@ -272,9 +274,12 @@ func (k *Kubelet) buildOps(ctx context.Context, pods *podworker.Pods) error {
 		return err
 	}
 	k.volumes = k.mounter(pods, tokens)
+	if k.claims, err = k.newClaims(pods); err != nil {
+		return err
+	}
 	k.ops = podops.New(k.opsConfig(), podops.Deps{
 		Runtime: k.deps.Runtime, Images: k.deps.Images, Client: k.deps.Client, Tokens: tokens, Objects: k.objects, Users: users, Plugins: plugins, Pulled: k.pulled,
-		Volumes: k.volumes, Plugged: k.devices.Container,
+		Volumes: k.volumes, Plugged: k.devices.Container, Claims: k.claims,
 		Cgroups: k.deps.Cgroups, Events: k.events, Status: k.status, Services: k.services.List,
 		Node: func() podops.Node {
 			return podops.Node{Memory: k.node.Memory(), Allocatable: k.node.Node().Status.Allocatable}
@@ -398,7 +403,7 @@ func (k *Kubelet) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, run := range []func(context.Context) error{
 		k.objects.Run, k.status.Run, k.table.Run, k.node.Run, k.node.RunLease, k.pleg.Watch, k.pleg.Relist, k.rotator.Run, k.shutdown().Run,
-		k.tellReady, k.findPlugins, k.runDevices, k.tellResources,
+		k.tellReady, k.findPlugins, k.removeSlices, k.runDevices, k.tellResources,
 		k.afterSources(k.orphans.Run), k.afterSources(k.followShares), k.afterSources(k.guardNode),
 	} {
 		g.Go(func() error { return run(ctx) })

@@ -567,8 +567,7 @@ func TestAPodDoesNotRunWithoutItsDevices(t *testing.T) {
 		p.Spec.ResourceClaims = []v1.PodResourceClaim{{Name: "gpu", ResourceClaimName: new("g")}}
 		w.create(p)
 		w.pass(time.Minute)
-		w.wantEvent("FailedPrepareDynamicResources: Failed to prepare dynamic resources: resource claim gpu: " +
-			"this kubelet has no drivers of devices (DRA); let the pod run on a node that has")
+		w.wantEvent(`FailedPrepareDynamicResources: Failed to prepare dynamic resources: fetch ResourceClaim g: resourceclaims.resource.k8s.io "g" not found`)
 		if st := w.get("a").Status; st.Phase != v1.PodPending || waiting(w.status("a", "c")) != "ContainerCreating" {
 			t.Errorf("%+v", st)
 		}

@@ -9,13 +9,33 @@ import (
 	"k8s.io/klog/v2"
 
 	"wherry.dev/internal/kubelet/devices"
+	"wherry.dev/internal/kubelet/dra"
 	"wherry.dev/internal/kubelet/podresources"
+	"wherry.dev/internal/kubelet/podworker"
 )
 
 func (k *Kubelet) newDevices() (*devices.Manager, error) {
 	return devices.New(devices.Config{
 		Dir: filepath.Join(k.cfg.RootDir, "device-plugins"), State: filepath.Join(k.cfg.RootDir, "device_resources.json"), Changed: k.devicesChanged,
 	})
+}
+
+// newClaims returns what prepares resource claims. A pod whose driver has come goes on.
+func (k *Kubelet) newClaims(pods *podworker.Pods) (*dra.Manager, error) {
+	m, err := dra.New(filepath.Join(k.cfg.RootDir, "dra"))
+	if err != nil {
+		return nil, err
+	}
+	m.Client, m.Retry = k.deps.Client, pods.ObjectChanged
+	return m, nil
+}
+
+// removeSlices removes what drivers that are away have told the cluster of this node's devices.
+func (k *Kubelet) removeSlices(ctx context.Context) error {
+	if !k.watchPlugins {
+		return nil
+	}
+	return k.claims.RemoveSlices(ctx, k.cfg.NodeName)
 }
 
 func (k *Kubelet) runDevices(ctx context.Context) error {

@@ -14,6 +14,18 @@ var (
 		Buckets: metrics.DefBuckets, StabilityLevel: metrics.ALPHA,
 	}, []string{"resource_name"})
 
+	// DRAOperations is how long it took to prepare all resource claims of a pod, or to take that back.
+	DRAOperations = metrics.NewHistogramVec(&metrics.HistogramOpts{
+		Subsystem: "dra", Name: "operations_duration_seconds",
+		Help:    "Time to prepare all ResourceClaims of a pod, or to take that back, in seconds.",
+		Buckets: metrics.ExponentialBucketsRange(.1, 40, 15), StabilityLevel: metrics.ALPHA,
+	}, []string{"operation_name", "is_error"})
+	// DRACalls is how long drivers took for calls.
+	DRACalls = metrics.NewHistogramVec(&metrics.HistogramOpts{
+		Subsystem: "dra", Name: "grpc_operations_duration_seconds", Help: "Duration in seconds of the DRA gRPC operations.",
+		Buckets: metrics.ExponentialBucketsRange(.1, 40, 15), StabilityLevel: metrics.ALPHA,
+	}, []string{"driver_name", "method_name", "grpc_status_code"})
+
 	podResources       = podResourcesCounter("requests_total", "Cumulative number of requests to the PodResource endpoint. Broken down by server api version.")
 	podResourcesByCall = map[string]*metrics.CounterVec{
 		"list":            podResourcesCounter("requests_list", "Number of requests to the PodResource List endpoint. Broken down by server api version."),
@@ -31,7 +43,7 @@ func podResourcesCounter(name, help string) *metrics.CounterVec {
 
 // plugins are the metrics of this file.
 func plugins() []metrics.Registerable {
-	out := []metrics.Registerable{DevicePlugins, DeviceAllocation, podResources, podResourcesErrors}
+	out := []metrics.Registerable{DevicePlugins, DeviceAllocation, DRAOperations, DRACalls, podResources, podResourcesErrors}
 	for _, c := range podResourcesByCall {
 		out = append(out, c)
 	}

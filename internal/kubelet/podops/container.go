@@ -111,13 +111,16 @@ func (o *Ops) containerConfig(ctx context.Context, op podplan.Op, in *podplan.In
 	return cfg, sandbox, err
 }
 
-// plugged returns what device plugins want a container to have, if they gave it anything.
-func (o *Ops) plugged(ctx context.Context, in *podplan.Input, spec *v1.Container) (criconfig.Plugged, error) {
-	v := in.Record.Verdict
-	if v == nil || len(v.Devices[spec.Name]) == 0 {
-		return criconfig.Plugged{}, nil
+// plugged returns what device plugins and the drivers of resource claims want a container to have.
+func (o *Ops) plugged(ctx context.Context, in *podplan.Input, spec *v1.Container) (p criconfig.Plugged, err error) {
+	if v := in.Record.Verdict; v != nil && len(v.Devices[spec.Name]) > 0 {
+		if p, err = o.Plugged(ctx, v.Devices[spec.Name]); err != nil {
+			return p, err
+		}
 	}
-	return o.Plugged(ctx, v.Devices[spec.Name])
+	cdi, err := o.Claims.Container(in.Pod, spec)
+	p.CDI = append(p.CDI, cdi...)
+	return p, err
 }
 
 // mountsAndUsers returns a container's mounts and its pod's user namespace.

@@ -97,6 +97,16 @@ type Config struct {
 	DockerConfig string
 }
 
+// Claims prepares resource claims, and takes that back. *dra.Manager implements it.
+type Claims interface {
+	Prepare(ctx context.Context, pod *v1.Pod) error
+	Unprepare(ctx context.Context, pod types.UID) error
+	// Left reports whether something may be prepared for the pod.
+	Left(pod types.UID) bool
+	// Container returns the CDI devices that a container gets by the pod's claims.
+	Container(pod *v1.Pod, c *v1.Container) ([]string, error)
+}
+
 // Node is what ops need to know of the node at the moment.
 type Node struct {
 	Memory      int64
@@ -111,8 +121,10 @@ type Deps struct {
 	Volumes *volume.Mounter
 	// Plugged returns what device plugins want a container to have that is about to be started.
 	Plugged func(ctx context.Context, grants []podplan.Grant) (criconfig.Plugged, error)
-	Tokens  *identity.TokenSource
-	Users   UserNamespaces
+	// Claims prepares the devices of the pods' resource claims.
+	Claims Claims
+	Tokens *identity.TokenSource
+	Users  UserNamespaces
 	// Plugins return credentials for registries; nil if there are none.
 	Plugins CredentialPlugins
 	// Pulled, if not nil, knows who may use the images that are on the node.
@@ -163,6 +175,7 @@ var spanNames = map[podplan.Kind]string{
 	podplan.RemoveCgroup:    "kubelet: remove cgroup",
 	podplan.MountVolume:     "kubelet: mount volumes",
 	podplan.ClearVolumes:    "kubelet: unmount volumes",
+	podplan.UnprepareClaims: "kubelet: give devices back",
 	podplan.RunSandbox:      "kubelet: run sandbox",
 	podplan.StopSandbox:     "kubelet: stop sandbox",
 	podplan.RemoveSandbox:   "kubelet: remove sandbox",
@@ -218,6 +231,8 @@ func (o *Ops) do(ctx context.Context, op podplan.Op, in *podplan.Input) podplan.
 		return o.mountVolume(ctx, op, in)
 	case podplan.ClearVolumes:
 		return failed(o.Volumes.Clear(ctx, in.Pod.UID))
+	case podplan.UnprepareClaims:
+		return o.unprepareClaims(ctx, in)
 	case podplan.RunSandbox:
 		return o.runSandbox(ctx, op, in)
 	case podplan.StopSandbox:
@@ -290,7 +305,7 @@ func (o *Ops) removeCgroup(in *podplan.Input) podplan.Result {
 
 // Residue returns what is left of a pod besides its sandboxes.
 func (o *Ops) Residue(uid types.UID) podplan.Residue {
-	r := podplan.Residue{Volumes: o.Volumes.Left(uid)}
+	r := podplan.Residue{Volumes: o.Volumes.Left(uid), Claims: o.Claims.Left(uid)}
 	if o.Cgroups != nil {
 		for _, path := range o.Layout.Candidates(string(uid)) {
 			r.Cgroup = r.Cgroup || o.Cgroups.Exists(path)

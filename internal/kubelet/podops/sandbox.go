@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,9 +19,11 @@ func (o *Ops) runSandbox(ctx context.Context, op podplan.Op, in *podplan.Input) 
 	if op.Attempt > 0 {
 		o.event(in.Pod, v1.EventTypeNormal, "SandboxChanged", "Pod sandbox changed, it will be killed and re-created.")
 	}
-	if err := unprepared(in.Pod); err != nil {
-		o.event(in.Pod, v1.EventTypeWarning, "FailedPrepareDynamicResources", "Failed to prepare dynamic resources: %v", err)
-		return podplan.Result{Err: err}
+	if err := o.Claims.Prepare(ctx, in.Pod); err != nil {
+		if ctx.Err() == nil {
+			o.event(in.Pod, v1.EventTypeWarning, "FailedPrepareDynamicResources", "Failed to prepare dynamic resources: %v", err)
+		}
+		return podplan.Result{Err: fmt.Errorf("prepare dynamic resources: %w", err)}
 	}
 	id, err := o.trySandbox(ctx, op, in)
 	if err != nil && ctx.Err() == nil {
@@ -31,24 +32,14 @@ func (o *Ops) runSandbox(ctx context.Context, op podplan.Op, in *podplan.Input) 
 	return podplan.Result{Err: err, Sandbox: id}
 }
 
-// unprepared returns an error for a pod that needs devices, which this kubelet cannot prepare: it has no drivers.
-// Without them the pod must not run.
-func unprepared(pod *v1.Pod) error {
-	for _, c := range pod.Spec.ResourceClaims {
-		unneeded := slices.ContainsFunc(pod.Status.ResourceClaimStatuses, func(s v1.PodResourceClaimStatus) bool {
-			return s.Name == c.Name && s.ResourceClaimName == nil
-		})
-		if !unneeded {
-			return fmt.Errorf("resource claim %s: %s", c.Name, noDrivers)
-		}
+// unprepareClaims has drivers take back what they prepared for the pod.
+func (o *Ops) unprepareClaims(ctx context.Context, in *podplan.Input) podplan.Result {
+	err := o.Claims.Unprepare(ctx, in.Pod.UID)
+	if err != nil && ctx.Err() == nil {
+		o.event(in.Pod, v1.EventTypeWarning, "FailedUnprepareDynamicResources", "Failed to unprepare dynamic resources: %v", err)
 	}
-	if s := pod.Status.ExtendedResourceClaimStatus; s != nil && len(s.RequestMappings) > 0 {
-		return fmt.Errorf("extended resource %s, which is devices of claim %s: %s", s.RequestMappings[0].ResourceName, s.ResourceClaimName, noDrivers)
-	}
-	return nil
+	return failed(err)
 }
-
-const noDrivers = "this kubelet has no drivers of devices (DRA); let the pod run on a node that has"
 
 func (o *Ops) trySandbox(ctx context.Context, op podplan.Op, in *podplan.Input) (string, error) {
 	handler, err := o.runtimeHandler(ctx, in.Pod)

@@ -74,7 +74,8 @@ func (p *planner) busy(name string) bool {
 //
 //  1. The preStop hooks of all containers run. Each then stops within what is left of
 //     the grace period; sidecars after the others, in reverse order.
-//  2. When nothing runs: sandboxes stop, volumes and cgroup go.
+//  2. When nothing runs: sandboxes stop, devices are given back, volumes and cgroup go. Only then a final phase is
+//     reported: it lets others have the devices.
 //  3. A deleted pod's sandboxes and containers are removed, and last its object.
 func (p *planner) end(e Ending) {
 	p.plan.Life = PodTerminating
@@ -89,6 +90,10 @@ func (p *planner) end(e Ending) {
 	}
 	gone := p.in.Absent || p.in.Pod.DeletionTimestamp != nil
 	left := p.endSandboxes(gone)
+	if p.in.Residue.Claims && !left { // the sandbox may have devices, too
+		left = true
+		p.try(Op{Kind: UnprepareClaims})
+	}
 	if p.in.Residue.Volumes {
 		left = true
 		p.try(Op{Kind: ClearVolumes})

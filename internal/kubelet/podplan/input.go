@@ -128,6 +128,8 @@ type Volume struct {
 type Residue struct {
 	Volumes bool
 	Cgroup  bool
+	// Claims: resource claims may be prepared for it.
+	Claims bool
 }
 
 // Image is the image that is present for an attempt of a container.

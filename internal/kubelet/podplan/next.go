@@ -52,7 +52,7 @@ func Next(in Input, now time.Time) Plan {
 func (p *planner) finishRemovals() {
 	for _, key := range slices.Sorted(maps.Keys(p.in.InFlight)) {
 		switch p.in.InFlight[key].Op.Kind {
-		case RemoveContainer, RemoveSandbox, StopSandbox, ClearVolumes, RemoveCgroup:
+		case RemoveContainer, RemoveSandbox, StopSandbox, ClearVolumes, UnprepareClaims, RemoveCgroup:
 			p.keep(key)
 		}
 	}

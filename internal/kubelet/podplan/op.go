@@ -7,10 +7,12 @@ type Kind string
 
 // The ops. Each is idempotent and safe to repeat after a crash at any moment.
 const (
-	EnsureCgroup    Kind = "EnsureCgroup"
-	RemoveCgroup    Kind = "RemoveCgroup"
-	MountVolume     Kind = "MountVolume"
-	ClearVolumes    Kind = "ClearVolumes"
+	EnsureCgroup Kind = "EnsureCgroup"
+	RemoveCgroup Kind = "RemoveCgroup"
+	MountVolume  Kind = "MountVolume"
+	ClearVolumes Kind = "ClearVolumes"
+	// UnprepareClaims has drivers take back what they prepared of the pod's resource claims, for RunSandbox.
+	UnprepareClaims Kind = "UnprepareClaims"
 	RunSandbox      Kind = "RunSandbox"
 	StopSandbox     Kind = "StopSandbox"
 	RemoveSandbox   Kind = "RemoveSandbox"
@@ -64,6 +66,8 @@ func (o Op) Key() Key {
 		return VolumeKey(o.Name)
 	case ClearVolumes:
 		return "volumes"
+	case UnprepareClaims:
+		return "claims"
 	case RunSandbox:
 		return SandboxKey
 	case StopSandbox, RemoveSandbox:
@@ -114,7 +118,7 @@ func PreStopKey(id string) Key { return Key("prestop/" + id) }
 // of a pod.
 func (k Kind) teardown() bool {
 	switch k {
-	case RemoveCgroup, ClearVolumes, StopSandbox, RemoveSandbox, RunPreStop, StopContainer, RemoveContainer, Forget:
+	case RemoveCgroup, ClearVolumes, UnprepareClaims, StopSandbox, RemoveSandbox, RunPreStop, StopContainer, RemoveContainer, Forget:
 		return true
 	default:
 		return false

@@ -17,7 +17,7 @@ type reporter struct {
 	*view
 	now    time.Time
 	ending *Ending
-	// rest: the pod is ending and nothing of it runs any more.
+	// rest: the pod is ending and nothing of it runs any more, and no device is prepared for it.
 	rest bool
 }
 
@@ -27,7 +27,7 @@ func Status(in Input, now time.Time) v1.PodStatus {
 	now = now.Round(0).UTC()
 	r := &reporter{view: newView(&in), now: now, ending: in.Record.Ending}
 	gone := in.Absent || in.Pod.DeletionTimestamp != nil
-	r.rest = AtRest(&in)
+	r.rest = AtRest(&in) && !in.Residue.Claims
 	pod := in.Pod
 	st := v1.PodStatus{
 		ObservedGeneration: max(pod.Generation, in.Reported.ObservedGeneration),

@@ -15,6 +15,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/dynamic-resource-allocation/resourceclaim"
 	"k8s.io/klog/v2"
 
 	"wherry.dev/internal/api/pods"
@@ -231,6 +232,9 @@ func (w *Worker) set(pod *v1.Pod, static bool) {
 	w.mu.Lock()
 	if w.pod != nil && !w.orphan && (!maps.Equal(w.pod.Labels, pod.Labels) || !maps.Equal(w.pod.Annotations, pod.Annotations)) {
 		w.objects++ // what the downward API shows
+	}
+	if w.pod != nil && !resourceclaim.PodStatusEqual(w.pod.Status.ResourceClaimStatuses, pod.Status.ResourceClaimStatuses) {
+		w.objects++ // the claims that were made for it
 	}
 	if w.since.IsZero() {
 		w.since = time.Now()

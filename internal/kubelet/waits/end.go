@@ -42,7 +42,7 @@ func (r *reporter) ops(key podplan.Key) []podplan.Op {
 	for _, t := range slices.Backward(r.dump.Transitions) {
 		if op := t.Op; op != nil && op.Key() == key {
 			switch op.Kind {
-			case podplan.ClearVolumes, podplan.StopSandbox, podplan.RemoveSandbox, podplan.RemoveCgroup, podplan.RemoveContainer, podplan.Forget:
+			case podplan.ClearVolumes, podplan.UnprepareClaims, podplan.StopSandbox, podplan.RemoveSandbox, podplan.RemoveCgroup, podplan.RemoveContainer, podplan.Forget:
 				return []podplan.Op{*op}
 			}
 			return nil
@@ -55,6 +55,8 @@ func opLabel(op podplan.Op) string {
 	switch op.Kind {
 	case podplan.ClearVolumes:
 		return "unmounting the pod's volumes"
+	case podplan.UnprepareClaims:
+		return "giving the pod's devices back to their drivers"
 	case podplan.StopSandbox, podplan.RemoveSandbox:
 		return "removing the pod's sandbox and network"
 	case podplan.RemoveCgroup:
