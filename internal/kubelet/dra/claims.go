@@ -411,36 +411,63 @@ func (m *Manager) unprepareAll(ctx context.Context, pod types.UID, claims []*cla
 	return errors.Join(errs...)
 }
 
+// Given is what a container has of a claim.
+type Given struct {
+	Namespace, Claim string
+	Devices          []GivenDevice
+}
+
+// GivenDevice is a device of a driver.
+type GivenDevice struct {
+	Driver string
+	Device
+}
+
 // Container returns the CDI devices that a container gets by the pod's claims.
 func (m *Manager) Container(pod *v1.Pod, c *v1.Container) ([]string, error) {
+	given, err := m.Given(pod, c)
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, g := range given {
+		for _, d := range g.Devices {
+			for _, id := range d.CDI {
+				if !slices.Contains(out, id) {
+					out = append(out, id)
+				}
+			}
+		}
+	}
+	return out, nil
+}
+
+// Given returns what a container has by the pod's claims, or an error if one of them is not prepared.
+func (m *Manager) Given(pod *v1.Pod, c *v1.Container) ([]Given, error) {
 	wants, err := wantsOf(pod, c)
 	if err != nil || len(wants) == 0 {
 		return nil, err
 	}
 	all, unread := m.of(pod.UID)
-	var out []string
+	var out []Given
 	for _, w := range wants {
 		i := slices.IndexFunc(all, func(c *claim) bool { return c.Name == w.claim && c.Namespace == pod.Namespace })
 		if i < 0 {
 			return nil, errors.Join(fmt.Errorf("resource claim %s is not prepared", w.claim), unread)
 		}
-		for driver, p := range all[i].Drivers {
+		g := Given{Namespace: pod.Namespace, Claim: w.claim}
+		for _, driver := range slices.Sorted(maps.Keys(all[i].Drivers)) {
+			p := all[i].Drivers[driver]
 			if !p.Done {
 				return nil, fmt.Errorf("resource claim %s is not prepared by driver %s", w.claim, driver)
 			}
-		}
-		for _, driver := range slices.Sorted(maps.Keys(all[i].Drivers)) {
-			for _, d := range all[i].Drivers[driver].Devices {
-				if !w.fits(d) {
-					continue
-				}
-				for _, id := range d.CDI {
-					if !slices.Contains(out, id) {
-						out = append(out, id)
-					}
+			for _, d := range p.Devices {
+				if w.fits(d) {
+					g.Devices = append(g.Devices, GivenDevice{driver, d})
 				}
 			}
 		}
+		out = append(out, g)
 	}
 	return out, nil
 }

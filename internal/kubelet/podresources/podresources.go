@@ -22,6 +22,7 @@ import (
 	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/kubelet/admission"
 	"wherry.dev/internal/kubelet/devices"
+	"wherry.dev/internal/kubelet/dra"
 	"wherry.dev/internal/kubelet/metrics"
 	"wherry.dev/internal/kubelet/podplan"
 	"wherry.dev/internal/kubelet/podworker"
@@ -41,6 +42,8 @@ type Config struct {
 	Pods func() []*podworker.Snapshot
 	// Devices are those of device plugins, by resource.
 	Devices func() map[string][]devices.Device
+	// Claims returns what a container has by its pod's resource claims.
+	Claims func(pod *v1.Pod, c *v1.Container) ([]dra.Given, error)
 }
 
 // Run serves until ctx ends.
@@ -89,7 +92,7 @@ func (s *server) List(context.Context, *podresourcesapi.ListPodResourcesRequest)
 	out := &podresourcesapi.ListPodResourcesResponse{}
 	for _, p := range s.cfg.Pods() {
 		if admission.Holds(p) {
-			out.PodResources = append(out.PodResources, near.of(p))
+			out.PodResources = append(out.PodResources, s.of(p, near))
 		}
 	}
 	return out, nil
@@ -100,7 +103,7 @@ func (s *server) Get(_ context.Context, in *podresourcesapi.GetPodResourcesReque
 	metrics.PodResources("get")
 	for _, p := range s.cfg.Pods() {
 		if p.Pod.Name == in.GetPodName() && p.Pod.Namespace == in.GetPodNamespace() && admission.Holds(p) {
-			return &podresourcesapi.GetPodResourcesResponse{PodResources: s.nodes().of(p)}, nil
+			return &podresourcesapi.GetPodResourcesResponse{PodResources: s.of(p, s.nodes())}, nil
 		}
 	}
 	metrics.PodResourcesFailed()
@@ -136,13 +139,38 @@ func (s *server) nodes() near {
 }
 
 // of returns what a pod's containers have, but for init containers that end.
-func (n near) of(p *podworker.Snapshot) *podresourcesapi.PodResources {
+func (s *server) of(p *podworker.Snapshot, n near) *podresourcesapi.PodResources {
 	out := &podresourcesapi.PodResources{Name: p.Pod.Name, Namespace: p.Pod.Namespace}
 	for c := range pods.Containers(&p.Pod.Spec) {
 		if pods.IsInit(p.Pod, c.Name) && !pods.IsSidecar(c) {
 			continue
 		}
-		out.Containers = append(out.Containers, n.container(c, p.Input.Record.Verdict.Devices[c.Name]))
+		has := n.container(c, p.Input.Record.Verdict.Devices[c.Name])
+		has.DynamicResources = s.claimed(p.Pod, c)
+		out.Containers = append(out.Containers, has)
+	}
+	return out
+}
+
+// claimed returns what a container has by resource claims; nothing before they are prepared.
+func (s *server) claimed(pod *v1.Pod, c *v1.Container) (out []*podresourcesapi.DynamicResource) {
+	given, err := s.cfg.Claims(pod, c)
+	if err != nil {
+		return nil
+	}
+	for _, g := range given {
+		r := &podresourcesapi.DynamicResource{ClaimName: g.Claim, ClaimNamespace: g.Namespace}
+		for _, d := range g.Devices {
+			one := &podresourcesapi.ClaimResource{DriverName: d.Driver, PoolName: d.Pool, DeviceName: d.Name}
+			if d.Share != "" {
+				one.ShareId = &d.Share
+			}
+			for _, id := range d.CDI {
+				one.CdiDevices = append(one.CdiDevices, &podresourcesapi.CDIDevice{Name: id})
+			}
+			r.ClaimResources = append(r.ClaimResources, one)
+		}
+		out = append(out, r)
 	}
 	return out
 }

@@ -2,6 +2,7 @@ package podresources
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -18,6 +19,7 @@ import (
 	podresourcesapi "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"wherry.dev/internal/kubelet/devices"
+	"wherry.dev/internal/kubelet/dra"
 	"wherry.dev/internal/kubelet/podplan"
 	"wherry.dev/internal/kubelet/podworker"
 )
@@ -67,6 +69,11 @@ func says(p *podresourcesapi.PodResources) string {
 		for _, d := range c.GetDevices() {
 			of = append(of, fmt.Sprintf("%s%v%d", d.GetResourceName(), d.GetDeviceIds(), len(d.GetTopology().GetNodes())))
 		}
+		for _, r := range c.GetDynamicResources() {
+			for _, d := range r.GetClaimResources() {
+				of = append(of, fmt.Sprintf("%s/%s=%s/%s/%s%v", r.GetClaimNamespace(), r.GetClaimName(), d.GetDriverName(), d.GetPoolName(), d.GetDeviceName(), d.GetCdiDevices()))
+			}
+		}
 		out = append(out, c.GetName()+":"+strings.Join(of, ","))
 	}
 	return p.GetNamespace() + "/" + p.GetName() + " " + strings.Join(out, " ")
@@ -83,8 +90,14 @@ func TestWhatPodsHave(t *testing.T) {
 		Devices: func() map[string][]devices.Device {
 			return map[string][]devices.Device{gpu: {{ID: "a", Healthy: true, Nodes: []int64{0, 1}}, {ID: "b"}, {ID: "d", Healthy: true}}}
 		},
+		Claims: func(_ *v1.Pod, c *v1.Container) ([]dra.Given, error) {
+			if c.Name == "s" {
+				return nil, errors.New("resource claim x is not prepared")
+			}
+			return []dra.Given{{Namespace: "ns", Claim: "x", Devices: []dra.GivenDevice{{Driver: "d", Device: dra.Device{Pool: "p", Name: "one", CDI: []string{"d/k=1"}}}}}}, nil
+		},
 	})
-	const want = "ns/p s:example.com/gpu[b]0 c:example.com/gpu[a]2,example.com/gpu[d]0"
+	const want = "ns/p s:example.com/gpu[b]0 c:example.com/gpu[a]2,example.com/gpu[d]0,ns/x=d/p/one[name:\"d/k=1\"]"
 	list, err := client.List(t.Context(), &podresourcesapi.ListPodResourcesRequest{}, grpc.WaitForReady(true))
 	if err != nil || len(list.PodResources) != 1 || says(list.PodResources[0]) != want {
 		t.Errorf("%v, %v; want %s", list, err, want)
