@@ -139,8 +139,8 @@ func (s *Scheduler) Run(ctx context.Context) error {
 		return fmt.Errorf("record events: %w", err)
 	}
 	defer s.events.Shutdown()
-	if err := s.findTaintRules(ctx); err != nil {
-		return nil //nolint:nilerr // told to stop before it began
+	if !s.findTaintRules(ctx) {
+		return nil // told to stop before it began
 	}
 	synced, err := s.watch(ctx, s.shared.Informers)
 	if err != nil {

@@ -19,10 +19,11 @@ var taintRules = resourcev1.SchemeGroupVersion.WithResource("devicetaintrules")
 // askAgain is after how long an API server that did not answer is asked again.
 const askAgain = time.Second
 
-// findTaintRules asks the API server whether it has DeviceTaintRules, if nobody has said so, until it answers or ctx ends.
-func (s *Scheduler) findTaintRules(ctx context.Context) error {
+// findTaintRules asks the API server whether it has DeviceTaintRules, if nobody has said so. It returns false if ctx ends
+// before the API server answers.
+func (s *Scheduler) findTaintRules(ctx context.Context) bool {
 	if !s.askServed || !s.named(fwk.ResourceSlice) {
-		return nil
+		return true
 	}
 	for {
 		list, err := s.client.Discovery().ServerResourcesForGroupVersion(taintRules.GroupVersion().String())
@@ -32,13 +33,13 @@ func (s *Scheduler) findTaintRules(ctx context.Context) error {
 					s.tainting = s.shared.Informers.Resource().V1().DeviceTaintRules()
 				}
 			}
-			return nil
+			return true
 		}
 		klog.FromContext(ctx).Info("Cannot ask the API server whether it has DeviceTaintRules, trying again", "err", err)
 		select {
 		case <-time.After(askAgain):
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			return false
 		}
 	}
 }

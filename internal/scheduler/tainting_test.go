@@ -20,12 +20,13 @@ func tainting() scheduler.Config {
 	return cfg
 }
 
-func taintRule(name, device string, effect resourcev1.DeviceTaintEffect) *resourcev1.DeviceTaintRule {
+// taintRule taints the devices that are called a.
+func taintRule(name string, effect resourcev1.DeviceTaintEffect) *resourcev1.DeviceTaintRule {
 	now := metav1.Now()
 	return &resourcev1.DeviceTaintRule{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: resourcev1.DeviceTaintRuleSpec{
-			DeviceSelector: &resourcev1.DeviceTaintSelector{Device: &device},
+			DeviceSelector: &resourcev1.DeviceTaintSelector{Device: new("a")},
 			Taint:          resourcev1.DeviceTaint{Key: "broken", Effect: effect, TimeAdded: &now},
 		},
 	}
@@ -45,7 +46,7 @@ func TestDevicesThatARuleTaintsAreNotGiven(t *testing.T) {
 		tolerant := deviceClaim("tolerant", "gpu", 1)
 		tolerant.Spec.Devices.Requests[0].Exactly.Tolerations = []resourcev1.DeviceToleration{{Operator: resourcev1.DeviceTolerationOpExists}}
 		c := startDevices(t, tainting(), node("n1", "1"), deviceSlice("n1", "a"), deviceClaim("fits", "gpu", 1), tolerant,
-			taintRule("r", "a", resourcev1.DeviceTaintEffectNoSchedule), taintRule("told", "a", resourcev1.DeviceTaintEffectNone))
+			taintRule("r", resourcev1.DeviceTaintEffectNoSchedule), taintRule("told", resourcev1.DeviceTaintEffectNone))
 		defer c.stop()
 		c.create(pod("p", "100m", withDevices("fits")))
 		c.wantNode("p", "")
@@ -69,7 +70,7 @@ func TestAClaimWhoseDeviceEvictsGetsNoNewPod(t *testing.T) {
 		defer c.stop()
 		c.create(pod("first", "100m", withDevices("shared")))
 		c.wantNode("first", "n1")
-		c.addTaintRule(taintRule("r", "a", resourcev1.DeviceTaintEffectNoExecute))
+		c.addTaintRule(taintRule("r", resourcev1.DeviceTaintEffectNoExecute))
 		s := deviceSlice("n1", "a", "b")
 		if _, err := c.client.ResourceV1().ResourceSlices().Update(t.Context(), s, metav1.UpdateOptions{}); err != nil {
 			t.Fatal(err)
@@ -91,7 +92,7 @@ func TestAnOlderServerHasNoTaintRules(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := startDevices(t, scheduler.DefaultConfig(), node("n1", "1"), deviceSlice("n1", "a"), deviceClaim("fits", "gpu", 1),
-					taintRule("r", "a", resourcev1.DeviceTaintEffectNoSchedule))
+					taintRule("r", resourcev1.DeviceTaintEffectNoSchedule))
 				c.stop()
 				if d, ok := c.client.Discovery().(*fakediscovery.FakeDiscovery); ok && has {
 					d.Resources = []*metav1.APIResourceList{{GroupVersion: "resource.k8s.io/v1", APIResources: []metav1.APIResource{{Name: "devicetaintrules"}}}}

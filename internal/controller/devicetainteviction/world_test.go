@@ -120,12 +120,13 @@ func (w *world) addRule(r *resourcev1.DeviceTaintRule) {
 	synctest.Wait()
 }
 
-func rule(name string, effect resourcev1.DeviceTaintEffect, device string) *resourcev1.DeviceTaintRule {
+// rule taints the device one.
+func rule(name string, effect resourcev1.DeviceTaintEffect) *resourcev1.DeviceTaintRule {
 	now := metav1.Now()
 	return &resourcev1.DeviceTaintRule{
 		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), Generation: 1},
 		Spec: resourcev1.DeviceTaintRuleSpec{
-			DeviceSelector: &resourcev1.DeviceTaintSelector{Driver: new("gpu.example.com"), Device: &device},
+			DeviceSelector: &resourcev1.DeviceTaintSelector{Driver: new("gpu.example.com"), Device: new("one")},
 			Taint:          resourcev1.DeviceTaint{Key: "broken", Effect: effect, TimeAdded: &now},
 		},
 	}
@@ -174,7 +175,7 @@ func TestARuleEvicts(t *testing.T) {
 		w := start(t, together(uses("a", "one"), uses("b", "two"), uses("c", "one"), waits,
 			[]runtime.Object{slice("s", 1, device("one"), device("two"))})...)
 		defer w.stop()
-		w.addRule(rule("r", resourcev1.DeviceTaintEffectNoExecute, "one"))
+		w.addRule(rule("r", resourcev1.DeviceTaintEffectNoExecute))
 		w.wantPods("b waits")
 		if got, want := w.events("a"), "DeviceTaintManagerEviction: Marking for deletion"; got != want {
 			t.Errorf("events: %q, want %q", got, want)
@@ -190,7 +191,7 @@ func TestAPodIsMarked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, uses("a", "one")...)
 		defer w.stop()
-		w.addRule(rule("r", resourcev1.DeviceTaintEffectNoExecute, "one"))
+		w.addRule(rule("r", resourcev1.DeviceTaintEffectNoExecute))
 		w.wantPods("")
 		marked, deleted := false, false
 		for _, a := range w.client.Actions() {
@@ -222,7 +223,7 @@ func TestAPodThatToleratesATaintForAWhile(t *testing.T) {
 		}
 		w := start(t, uses("a", "one", patient)...)
 		defer w.stop()
-		w.addRule(rule("r", resourcev1.DeviceTaintEffectNoExecute, "one"))
+		w.addRule(rule("r", resourcev1.DeviceTaintEffectNoExecute))
 		w.after(30 * time.Second)
 		w.wantPods("a")
 		w.wantSays("r", "True PodsPendingEviction: 1 pod needs to be evicted in 1 namespace.")
@@ -234,7 +235,7 @@ func TestAPodThatToleratesATaintForAWhile(t *testing.T) {
 		if got, want := w.events("a"), "DeviceTaintManagerEviction: Cancelling deletion"; got != want {
 			t.Errorf("events: %q, want %q", got, want)
 		}
-		w.addRule(rule("again", resourcev1.DeviceTaintEffectNoExecute, "one"))
+		w.addRule(rule("again", resourcev1.DeviceTaintEffectNoExecute))
 		w.after(59 * time.Second)
 		w.wantPods("a")
 		w.after(2 * time.Second)
@@ -272,7 +273,7 @@ func TestWhatARuleWouldDo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, together(uses("a", "one"), uses("b", "one"), []runtime.Object{slice("s", 1, device("one"), device("two"))})...)
 		defer w.stop()
-		w.addRule(rule("r", resourcev1.DeviceTaintEffectNone, "one"))
+		w.addRule(rule("r", resourcev1.DeviceTaintEffectNone))
 		want := "False NoEffect: 1 published device selected. 2 allocated devices selected. 2 pods would be evicted in 1 namespace if the " +
 			"effect was NoExecute. This information will not be updated again. Recreate the DeviceTaintRule to trigger an update."
 		w.wantSays("r", want)
@@ -282,7 +283,7 @@ func TestWhatARuleWouldDo(t *testing.T) {
 		w.after(time.Minute)
 		w.wantSays("r", want)
 		w.wantPods("b")
-		w.addRule(rule("s", resourcev1.DeviceTaintEffectNoSchedule, "one"))
+		w.addRule(rule("s", resourcev1.DeviceTaintEffectNoSchedule))
 		w.wantSays("s", "False OtherEffect: Eviction only happens for the NoExecute effect.")
 		w.wantPods("b")
 	})
@@ -294,9 +295,9 @@ func TestARuleThatIsGoneEvictsNobody(t *testing.T) {
 		w := start(t, uses("a", "one")...)
 		defer w.stop()
 		w.client.PrependReactor("get", "devicetaintrules", func(ktesting.Action) (bool, runtime.Object, error) {
-			return true, rule("r", resourcev1.DeviceTaintEffectNoSchedule, "one"), nil
+			return true, rule("r", resourcev1.DeviceTaintEffectNoSchedule), nil
 		})
-		w.addRule(rule("r", resourcev1.DeviceTaintEffectNoExecute, "one"))
+		w.addRule(rule("r", resourcev1.DeviceTaintEffectNoExecute))
 		w.after(time.Minute)
 		w.wantPods("a")
 	})
@@ -315,7 +316,7 @@ func TestClaimsOfOthers(t *testing.T) {
 		its.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: "b", UID: "b", Controller: new(true)}}
 		w := start(t, together(a, b)...)
 		defer w.stop()
-		w.addRule(rule("r", resourcev1.DeviceTaintEffectNoExecute, "one"))
+		w.addRule(rule("r", resourcev1.DeviceTaintEffectNoExecute))
 		w.after(time.Minute)
 		w.wantPods("a")
 	})

@@ -47,7 +47,7 @@ type driver struct {
 
 func startDriver(t *testing.T, m *Manager, name string, versions ...string) *driver {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "dra") // the path of a socket must be short
+	dir, err := os.MkdirTemp("", "dra") //nolint:usetesting // the path of a socket must be short
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -124,8 +124,8 @@ func (p *Profile) CountFilters(state *CycleState, passed int, rejected []*fwk.St
 		}
 	}
 	say := passed
-	for i := len(by) - 1; i >= 0; i-- {
-		if say += by[i]; say > 0 {
+	for i, n := range slices.Backward(by) {
+		if say += n; say > 0 {
 			state.filters[i].evaluations.Add(float64(say))
 		}
 	}
