@@ -23,6 +23,7 @@ import (
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials/insecure"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
 	drav1 "k8s.io/kubelet/pkg/apis/dra/v1"
 	drav1beta1 "k8s.io/kubelet/pkg/apis/dra/v1beta1"
@@ -140,6 +141,19 @@ func (d *Drivers) Connected(name string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return slices.ContainsFunc(d.byName[name], func(in *instance) bool { return in.connected })
+}
+
+// connected returns the names of the drivers that are there.
+func (d *Drivers) connected() sets.Set[string] {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	out := sets.New[string]()
+	for name, all := range d.byName {
+		if slices.ContainsFunc(all, func(in *instance) bool { return in.connected }) {
+			out.Insert(name)
+		}
+	}
+	return out
 }
 
 // Deregister implements plugins.Handler.

@@ -8,6 +8,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
 )
 
@@ -37,25 +38,29 @@ func (m *Manager) changed(driver string, there bool) {
 	}
 }
 
+// others stands for all drivers that the kubelet does not know. They were there before it was started, and have the time
+// to come back.
+const others = ""
+
 // RemoveSlices removes the ResourceSlices of this node's drivers that stay away, until ctx ends. node is the node's name.
 func (m *Manager) RemoveSlices(ctx context.Context, node string) error {
 	if m.Client == nil {
 		return nil
 	}
+	m.mu.Lock()
+	m.away[others] = time.Now()
+	m.mu.Unlock()
 	log := klog.FromContext(ctx)
-	for m.expect(ctx, node) != nil {
-		if !sleep(ctx, tryAgain) {
-			return nil
-		}
-	}
 	for {
 		next := m.overdue(time.Now(), func(driver string) error {
-			log.Info("A DRA driver has not come back, removing what it has told of its devices", "driver", driver)
+			if driver != others {
+				log.Info("A DRA driver has not come back, removing what it has told of its devices", "driver", driver)
+			}
 			err := m.Client.ResourceV1().ResourceSlices().DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{
-				FieldSelector: fields.Set{resourcev1.ResourceSliceSelectorNodeName: node, resourcev1.ResourceSliceSelectorDriver: driver}.String(),
+				FieldSelector: m.selector(node, driver),
 			})
 			if err != nil && !apierrors.IsNotFound(err) && ctx.Err() == nil {
-				log.Error(err, "Cannot remove the ResourceSlices of a DRA driver, will try again", "driver", driver)
+				log.Error(err, "Cannot remove the ResourceSlices of DRA drivers that are away, will try again", "driver", driver)
 				return err
 			}
 			return nil
@@ -73,38 +78,21 @@ func (m *Manager) RemoveSlices(ctx context.Context, node string) error {
 	}
 }
 
-func sleep(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-time.After(d):
-		return true
-	case <-ctx.Done():
-		return false
+// selector selects the slices of a driver. A node may not list slices, but it may remove its own.
+func (m *Manager) selector(node, driver string) string {
+	of := []fields.Selector{fields.OneTermEqualSelector(resourcev1.ResourceSliceSelectorNodeName, node)}
+	if driver != others {
+		of = append(of, fields.OneTermEqualSelector(resourcev1.ResourceSliceSelectorDriver, driver))
+		return fields.AndSelectors(of...).String()
 	}
-}
-
-// expect gives the drivers that the node had before the kubelet was started the time to come back.
-func (m *Manager) expect(ctx context.Context, node string) error {
-	all, err := m.Client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{
-		FieldSelector: fields.Set{resourcev1.ResourceSliceSelectorNodeName: node}.String(),
-	})
-	if apierrors.IsNotFound(err) {
-		return nil // the API server has none
+	m.mu.Lock()
+	known := sets.KeySet(m.away)
+	m.mu.Unlock()
+	known = known.Union(m.connected()).Delete(others)
+	for _, name := range sets.List(known) {
+		of = append(of, fields.OneTermNotEqualSelector(resourcev1.ResourceSliceSelectorDriver, name))
 	}
-	if err != nil {
-		return err
-	}
-	for i := range all.Items {
-		driver := all.Items[i].Spec.Driver
-		if m.Connected(driver) {
-			continue
-		}
-		m.mu.Lock()
-		if _, was := m.away[driver]; !was {
-			m.away[driver] = time.Now()
-		}
-		m.mu.Unlock()
-	}
-	return nil
+	return fields.AndSelectors(of...).String()
 }
 
 // overdue calls remove for each driver that has been away for too long, and returns when the next one will have been;

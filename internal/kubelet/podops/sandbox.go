@@ -21,9 +21,9 @@ func (o *Ops) runSandbox(ctx context.Context, op podplan.Op, in *podplan.Input) 
 	}
 	if err := o.Claims.Prepare(ctx, in.Pod); err != nil {
 		if ctx.Err() == nil {
-			o.event(in.Pod, v1.EventTypeWarning, "FailedPrepareDynamicResources", "Failed to prepare dynamic resources: %v", err)
+			o.event(in.Pod, v1.EventTypeWarning, podplan.ReasonPrepareClaims, "Failed to prepare dynamic resources: %v", err)
 		}
-		return podplan.Result{Err: fmt.Errorf("prepare dynamic resources: %w", err)}
+		return podplan.Result{Err: err, Reason: podplan.ReasonPrepareClaims}
 	}
 	id, err := o.trySandbox(ctx, op, in)
 	if err != nil && ctx.Err() == nil {

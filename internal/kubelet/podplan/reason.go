@@ -27,6 +27,9 @@ const (
 	// ReasonSignatureValidationFailed comes from a runtime that does not trust an image.
 	ReasonSignatureValidationFailed = "SignatureValidationFailed"
 
+	// ReasonPrepareClaims is why a pod has no sandbox whose resource claims could not be prepared; the event about it, too.
+	ReasonPrepareClaims = "FailedPrepareDynamicResources"
+
 	// ReasonNodeAffinity is for a pod whose selector or affinity does not match the node;
 	// ReasonOutOf plus a resource's name, for a pod that needs more of it than there is.
 	ReasonNodeAffinity = "NodeAffinity"

@@ -111,6 +111,10 @@ func (r *reporter) ground() {
 			return
 		}
 	}
+	if r.in.Failures[podplan.SandboxKey].Reason == podplan.ReasonPrepareClaims {
+		r.step(podplan.RunSandbox, podplan.SandboxKey, "the devices of its resource claims", "", "the driver is on the node and prepares them; see its log")
+		return
+	}
 	r.step(podplan.RunSandbox, podplan.SandboxKey, "the pod's sandbox and network", "it is being created",
 		"the container runtime and its network (CNI) can create it; see the runtime's log on the node")
 }
