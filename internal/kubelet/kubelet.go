@@ -321,8 +321,8 @@ func (k *Kubelet) mounter(pods *podworker.Pods, tokens *identity.TokenSource) *v
 // buildTable creates the table of the pods' workers.
 func (k *Kubelet) buildTable(pods *podworker.Pods) {
 	k.table = podworker.NewTable(pods, podworker.Deps{
-		Prober:  k.prober,
-		Health:  k.devices.Health,
+		Prober: k.prober,
+		Health: k.devices.Health, ClaimHealth: k.claims.Health,
 		Runtime: k.deps.Runtime, Executor: k.ops, Status: k.status, Records: k.records, Admission: k.admission,
 		Residue: k.ops.Residue, FinalMessage: k.ops.FinalMessage, Node: k.planNode, Tell: k.ops.Tell, TellPod: k.ops.TellPod,
 		Ran:     k.rotator.Look,
@@ -418,7 +418,7 @@ func (k *Kubelet) Run(ctx context.Context) error {
 	} else {
 		close(k.serves)
 	}
-	err = g.Wait()
+	err = errors.Join(g.Wait(), k.claims.Close())
 	k.prober.Wait()
 	if errors.Is(err, context.Canceled) {
 		return nil

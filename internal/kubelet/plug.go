@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
 	"wherry.dev/internal/kubelet/devices"
@@ -27,6 +28,7 @@ func (k *Kubelet) newClaims(pods *podworker.Pods) (*dra.Manager, error) {
 		return nil, err
 	}
 	m.Client, m.Retry = k.deps.Client, pods.ObjectChanged
+	m.Look = func(uid types.UID) { k.table.Wake(uid) }
 	return m, nil
 }
 

@@ -32,7 +32,8 @@ type deviceDriver struct {
 
 	mu       sync.Mutex
 	prepared map[types.UID]string
-	refuse   error // to take a claim back
+	refuse   error       // to take a claim back
+	broken   chan string // devices that are told to be unhealthy
 	helper   *kubeletplugin.Helper
 	leave    context.CancelFunc
 }
@@ -40,7 +41,7 @@ type deviceDriver struct {
 func newDeviceDriver(c *cluster) *deviceDriver {
 	c.t.Helper()
 	name := fmt.Sprintf("gpu-%s-%d.example.com", c.nodeNumber(), os.Getpid()) // the runtime's folder is the machine's
-	d := &deviceDriver{c: c, name: name, cdi: filepath.Join("/var/run/cdi", name+".json"), prepared: map[types.UID]string{}}
+	d := &deviceDriver{c: c, name: name, cdi: filepath.Join("/var/run/cdi", name+".json"), prepared: map[types.UID]string{}, broken: make(chan string, 1)}
 	type edits struct {
 		Env []string `json:"env"`
 	}
@@ -73,7 +74,7 @@ func (d *deviceDriver) start() {
 	if err = os.MkdirAll(dir, 0o755); err == nil {
 		d.helper, err = kubeletplugin.Start(ctx, d, kubeletplugin.DriverName(d.name), kubeletplugin.KubeClient(d.c.client), kubeletplugin.NodeName(node),
 			kubeletplugin.RegistrarDirectoryPath(filepath.Join(d.c.data, "kubelet", "plugins_registry")), kubeletplugin.PluginDataDirectoryPath(dir),
-			kubeletplugin.RegistrarSocketFilename("gpu.sock"), kubeletplugin.HealthService(false))
+			kubeletplugin.RegistrarSocketFilename("gpu.sock"))
 	}
 	if err == nil {
 		err = d.helper.PublishResources(ctx, resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{
@@ -130,9 +131,17 @@ func (d *deviceDriver) HandleError(_ context.Context, err error, msg string) {
 }
 
 // WatchHealthStatus implements kubeletplugin.DRAPlugin.
-func (*deviceDriver) WatchHealthStatus(ctx context.Context, _ chan<- kubeletplugin.DeviceHealthReport) error {
-	<-ctx.Done()
-	return nil
+func (d *deviceDriver) WatchHealthStatus(ctx context.Context, reports chan<- kubeletplugin.DeviceHealthReport) error {
+	for {
+		select {
+		case name := <-d.broken:
+			reports <- kubeletplugin.DeviceHealthReport{Devices: []kubeletplugin.DeviceHealth{{
+				PoolName: "n" + d.c.nodeNumber(), DeviceName: name, Health: kubeletplugin.HealthStatusUnhealthy, LastUpdated: time.Now(),
+			}}}
+		case <-ctx.Done():
+			return nil
+		}
+	}
 }
 
 func (d *deviceDriver) setRefuse(err error) {
@@ -203,6 +212,12 @@ func TestDevicesOfADriver(t *testing.T) {
 		t.Errorf("the pods have %q and %q", a, b)
 	}
 	d.holds(2)
+	d.broken <- a
+	c.await("stays", "told of its device", func(p *v1.Pod) bool {
+		st := p.Status.ContainerStatuses[0].AllocatedResourcesStatus
+		return len(st) == 1 && st[0].Name == "claim:gpu" && len(st[0].Resources) == 1 &&
+			st[0].Resources[0] == v1.ResourceHealth{ResourceID: v1.ResourceID(d.name + "/gpu=" + a), Health: v1.ResourceHealthStatusUnhealthy}
+	})
 
 	// The node's process is killed; what runs goes on, and a container that is started again has its device again.
 	if err := syscall.Kill(c.pid(), syscall.SIGKILL); err != nil {

@@ -20,6 +20,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
 	"k8s.io/klog/v2"
 	drav1 "k8s.io/kubelet/pkg/apis/dra/v1"
+	"k8s.io/utils/ptr"
 
 	"wherry.dev/internal/record"
 )
@@ -31,6 +32,8 @@ type Manager struct {
 	Client clientset.Interface
 	// Retry, if not nil, is called with pods that may get on now: the driver for which they waited is there.
 	Retry func(uid types.UID)
+	// Look, if not nil, is called with pods the health of whose devices has changed.
+	Look func(uid types.UID)
 
 	dir  string
 	busy keys
@@ -54,6 +57,8 @@ type claim struct {
 	Pods []types.UID
 	// Drivers have prepared it, or may have begun to.
 	Drivers map[string]*prepared
+	// Devices are those that it had then: DRIVER/POOL/DEVICE/SHARE, sorted.
+	Devices []string
 }
 
 // prepared is what a driver has prepared.
@@ -78,7 +83,8 @@ func New(dir string) (*Manager, error) {
 	m := &Manager{
 		dir: dir, waiting: map[types.UID]string{}, sure: map[types.UID]bool{}, away: map[string]time.Time{}, poke: make(chan struct{}, 1),
 	}
-	m.Changed = m.changed
+	m.Changed, m.HealthChanged = m.changed, m.healthChanged
+	census.of.Store(m)
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
 		return m, nil
 	}
@@ -200,8 +206,11 @@ func (m *Manager) Prepare(ctx context.Context, pod *v1.Pod) (err error) {
 			return err
 		}
 		if is != nil {
+			if !slices.Equal(is.Devices, c.Devices) {
+				return fmt.Errorf("ResourceClaim %s is still prepared with other devices, for a pod that has not ended on this node", c.Name)
+			}
 			for driver := range c.Drivers {
-				if is.Drivers[driver] == nil {
+				if is.Drivers[driver] == nil { // it has been taken back
 					is.Drivers[driver] = &prepared{}
 				}
 			}
@@ -242,7 +251,9 @@ func (m *Manager) claims(ctx context.Context, pod *v1.Pod, names map[string]bool
 		c := &claim{Namespace: its.Namespace, Name: name, UID: its.UID, Drivers: map[string]*prepared{}}
 		for _, r := range its.Status.Allocation.Devices.Results {
 			c.Drivers[r.Driver] = &prepared{}
+			c.Devices = append(c.Devices, strings.Join([]string{r.Driver, r.Pool, r.Device, string(ptr.Deref(r.ShareID, ""))}, "/"))
 		}
+		slices.Sort(c.Devices)
 		out = append(out, c)
 	}
 	return out, nil

@@ -64,6 +64,25 @@ func startDriver(t *testing.T, m *Manager, name string, versions ...string) *dri
 	return d
 }
 
+// startDriverServer starts a server with other services of a driver, and returns its socket.
+func startDriverServer(t *testing.T, register func(*grpc.Server)) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "dra") //nolint:usetesting // the path of a socket must be short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	l, err := new(net.ListenConfig).Listen(t.Context(), "unix", filepath.Join(dir, "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := grpc.NewServer()
+	register(s)
+	go func() { _ = s.Serve(l) }()
+	t.Cleanup(s.Stop)
+	return filepath.Join(dir, "s")
+}
+
 func (d *driver) serve() {
 	d.t.Helper()
 	l, err := new(net.ListenConfig).Listen(d.t.Context(), "unix", d.socket)
@@ -318,6 +337,7 @@ func TestASharedClaim(t *testing.T) {
 	prepare(t, m, p)
 	prepare(t, m, q)
 	wantString(t, "calls", d.called(), "prepare x")
+	wantString(t, "in use", fmt.Sprint(m.count()), "map[<any>:1 gpu.example.com:1]")
 	unprepare(t, m, p)
 	wantString(t, "calls", d.called(), "")
 	if !m.Left("q") {
@@ -326,6 +346,29 @@ func TestASharedClaim(t *testing.T) {
 	m = again(t, m, d)
 	unprepare(t, m, q)
 	wantString(t, "calls", d.called(), "unprepare x")
+}
+
+// TestAClaimThatWasAllocatedAnew while an earlier pod has not ended here, as when somebody deleted that pod's object by
+// force: a new pod must not get the earlier devices.
+func TestAClaimThatWasAllocatedAnew(t *testing.T) {
+	its := allocated("x", []string{"p"}, "gpu.example.com")
+	m := newManager(t, t.TempDir(), its)
+	d := startDriver(t, m, "gpu.example.com")
+	prepare(t, m, podWith("p", "x"))
+	its.Status.ReservedFor[0] = resourcev1.ResourceClaimConsumerReference{Resource: "pods", Name: "q", UID: "q"}
+	its.Status.Allocation.Devices.Results[0].Device = "b"
+	if _, err := m.Client.ResourceV1().ResourceClaims("ns").Update(t.Context(), its, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	q := podWith("q", "x")
+	wantErr(t, m.Prepare(t.Context(), q), "ResourceClaim x is still prepared with other devices, for a pod that has not ended on this node")
+	if m.Left(q.UID) {
+		t.Error("it holds what it did not get")
+	}
+	d.called()
+	unprepare(t, m, podWith("p", "x"))
+	prepare(t, m, q)
+	wantString(t, "calls", d.called(), "unprepare x, prepare x")
 }
 
 // TestClaimsThatAPodMustNotUse are not prepared, and nothing is left of the attempt.

@@ -46,6 +46,8 @@ var services = []string{drav1.DRAPluginService, drav1beta1.DRAPluginService}
 type Drivers struct {
 	// Changed, if not nil, is called with the name of a driver that has come, or gone. It must not call Drivers.
 	Changed func(driver string, there bool)
+	// HealthChanged, if not nil, is called with the name of a driver whose devices' health has changed.
+	HealthChanged func(driver string)
 
 	mu     sync.Mutex
 	byName map[string][]*instance // in the order in which they registered
@@ -53,11 +55,14 @@ type Drivers struct {
 
 // instance is one process of a driver.
 type instance struct {
-	plugin    plugins.Plugin
-	conn      *grpc.ClientConn
-	service   string
-	leave     context.CancelFunc
-	connected bool // guarded by Drivers.mu
+	plugin  plugins.Plugin
+	conn    *grpc.ClientConn
+	service string
+	leave   context.CancelFunc
+	// Guarded by Drivers.mu:
+	connected bool
+	health    map[device]health
+	expiry    *time.Timer // for the next of them that nobody has renewed
 }
 
 var _ plugins.Handler = (*Drivers)(nil)
@@ -92,6 +97,7 @@ func (d *Drivers) Register(ctx context.Context, p plugins.Plugin) error {
 	d.byName[p.Name] = append(d.byName[p.Name], in)
 	d.mu.Unlock()
 	go d.follow(watching, in)
+	go d.watchHealth(watching, in)
 	d.tell(p.Name)
 	return nil
 }
@@ -170,14 +176,42 @@ func (d *Drivers) Deregister(_ context.Context, p plugins.Plugin) error {
 	if len(d.byName[p.Name]) == 0 {
 		delete(d.byName, p.Name)
 	}
+	if gone != nil && gone.expiry != nil {
+		gone.expiry.Stop()
+		gone.health = nil
+	}
 	d.mu.Unlock()
 	if gone == nil {
 		return nil
 	}
-	gone.leave()
-	err := gone.conn.Close()
+	err := gone.close()
 	d.tell(p.Name)
+	if d.HealthChanged != nil {
+		d.HealthChanged(p.Name)
+	}
 	return err
+}
+
+func (in *instance) close() error {
+	in.leave()
+	return in.conn.Close()
+}
+
+// Close ends all connections, when nobody calls drivers any more.
+func (d *Drivers) Close() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var errs []error
+	for _, all := range d.byName {
+		for _, in := range all {
+			errs = append(errs, in.close())
+			if in.expiry != nil {
+				in.expiry.Stop()
+			}
+		}
+	}
+	d.byName = nil
+	return errors.Join(errs...)
 }
 
 // NotRegisteredError means that a driver is not on the node, or not yet.

@@ -203,7 +203,7 @@ func (r *reporter) deviceStatus(container string) []v1.ResourceStatus {
 		}
 		out = append(out, st)
 	}
-	return out
+	return append(out, r.in.ClaimHealth[container]...)
 }
 
 func (r *reporter) terminated(c *Container) v1.ContainerState {

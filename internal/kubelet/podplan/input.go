@@ -39,6 +39,8 @@ type Input struct {
 
 	// DeviceHealth has the health of the pod's devices, by resource and ID; nil if it has none.
 	DeviceHealth map[string]map[string]v1.ResourceHealthStatus
+	// ClaimHealth has the health of the devices that containers have by resource claims, by container.
+	ClaimHealth map[string][]v1.ResourceStatus
 
 	InFlight map[Key]Flight
 	Failures map[Key]Failure

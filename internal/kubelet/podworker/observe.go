@@ -71,6 +71,9 @@ func (w *Worker) observe(ctx context.Context) (podplan.Input, error) {
 	if v := in.Record.Verdict; v != nil && v.Devices != nil && w.deps.Health != nil {
 		in.DeviceHealth = w.deps.Health(v.Devices)
 	}
+	if w.deps.ClaimHealth != nil && len(in.Pod.Spec.ResourceClaims) > 0 {
+		in.ClaimHealth = w.deps.ClaimHealth(in.Pod)
+	}
 	if w.deps.Prober != nil {
 		in.Probes = w.deps.Prober.Results(w.uid)
 	}

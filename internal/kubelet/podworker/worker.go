@@ -74,6 +74,8 @@ type Deps struct {
 	TellPod func(pod *v1.Pod, e podplan.Event)
 	// Health, if not nil, returns the health of devices that plugins gave to a pod, by resource and ID.
 	Health func(podplan.Devices) map[string]map[string]v1.ResourceHealthStatus
+	// ClaimHealth, if not nil, returns the health of the devices that a pod's containers have by resource claims.
+	ClaimHealth func(*v1.Pod) map[string][]v1.ResourceStatus
 	// Stepped, if not nil, is called with the duration of each step.
 	Stepped func(time.Duration)
 	// Ran, if not nil, is called when a container is seen running that was not running before. The
