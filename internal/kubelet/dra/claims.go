@@ -22,6 +22,7 @@ import (
 	drav1 "k8s.io/kubelet/pkg/apis/dra/v1"
 	"k8s.io/utils/ptr"
 
+	"wherry.dev/internal/failpoint"
 	"wherry.dev/internal/record"
 )
 
@@ -223,6 +224,7 @@ func (m *Manager) Prepare(ctx context.Context, pod *v1.Pod) (err error) {
 			}
 		}
 	}
+	failpoint.At("dra-noted")
 	return m.prepareAll(ctx, pod.UID, claims)
 }
 
@@ -275,6 +277,7 @@ func (m *Manager) prepareAll(ctx context.Context, pod types.UID, claims []*claim
 			m.await(pod, driver)
 			return err
 		}
+		failpoint.At("dra-prepared")
 		if err := onlyAsked("NodePrepareResources", answers, its); err != nil {
 			return err
 		}
@@ -294,6 +297,7 @@ func (m *Manager) prepareAll(ctx context.Context, pod types.UID, claims []*claim
 			return err
 		}
 	}
+	failpoint.At("dra-written")
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, c := range claims {
@@ -409,6 +413,7 @@ func (m *Manager) unprepareAll(ctx context.Context, pod types.UID, claims []*cla
 			}
 		}
 	}
+	failpoint.At("dra-unprepared")
 	for _, c := range claims {
 		m.mu.Lock()
 		delete(m.sure, c.UID)

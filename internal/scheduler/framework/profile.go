@@ -476,6 +476,7 @@ func (s *scores) run(ctx context.Context, parallel Parallelizer, active []scorer
 	one := func(n int) {
 		row, r, generation := m.row(nodes[n])
 		known := row != nil && r.scored == generation
+		name := nodes[n].Node().Name
 		for i := range active {
 			pl := &active[i]
 			keep := row != nil && m.scores[pl.index]
@@ -492,7 +493,7 @@ func (s *scores) run(ctx context.Context, parallel Parallelizer, active []scorer
 					row[pl.index] = score
 				}
 			}
-			s.lists[i][n] = fwk.NodeScore{Name: nodes[n].Node().Name, Score: score}
+			s.lists[i][n] = fwk.NodeScore{Name: name, Score: score}
 		}
 		if row != nil {
 			r.scored = generation
