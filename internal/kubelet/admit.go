@@ -19,7 +19,7 @@ import (
 
 func (k *Kubelet) admissionConfig() admission.Config {
 	return admission.Config{
-		Conditions: &k.conditions, Node: k.nodeWithDevices, Devices: k.devices, Look: k.lookAtNode, AllowedSysctls: k.cfg.AllowedUnsafeSysctls,
+		Conditions: &k.conditions, Node: k.nodeWithDevices, Devices: k.devices, CPUs: k.cpus, Look: k.lookAtNode, AllowedSysctls: k.cfg.AllowedUnsafeSysctls,
 		AppArmor: host.AppArmor(), Refused: k.refused, Changed: k.podsChanged,
 		Preempted: func(resource string) { metrics.Preemptions.WithLabelValues(resource).Inc() },
 	}

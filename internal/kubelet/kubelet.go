@@ -28,6 +28,7 @@ import (
 	"wherry.dev/internal/kubelet/admission"
 	"wherry.dev/internal/kubelet/certificates"
 	"wherry.dev/internal/kubelet/config"
+	"wherry.dev/internal/kubelet/cpus"
 	"wherry.dev/internal/kubelet/criconfig"
 	"wherry.dev/internal/kubelet/devices"
 	"wherry.dev/internal/kubelet/dra"
@@ -90,6 +91,8 @@ type Kubelet struct {
 	status   *status.Manager
 	devices  *devices.Manager
 	claims   *dra.Manager
+	cpus     *cpus.Manager // nil: the policy none
+	keeper   *cpus.Keeper
 	node     *nodestatus.Reporter
 	ops      *podops.Ops
 	prober   *prober.Manager
@@ -205,6 +208,9 @@ func (k *Kubelet) build(ctx context.Context) error {
 	if k.devices, err = k.newDevices(); err != nil {
 		return err
 	}
+	if err := k.buildCPUs(); err != nil {
+		return err
+	}
 	if err := k.buildNode(rt); err != nil {
 		return err
 	}
@@ -279,7 +285,7 @@ func (k *Kubelet) buildOps(ctx context.Context, pods *podworker.Pods) error {
 	}
 	k.ops = podops.New(k.opsConfig(), podops.Deps{
 		Runtime: k.deps.Runtime, Images: k.deps.Images, Client: k.deps.Client, Tokens: tokens, Objects: k.objects, Users: users, Plugins: plugins, Pulled: k.pulled,
-		Volumes: k.volumes, Plugged: k.devices.Container, Claims: k.claims,
+		Volumes: k.volumes, Plugged: k.devices.Container, Claims: k.claims, CPUs: k.cpusOf,
 		Cgroups: k.deps.Cgroups, Events: k.events, Status: k.status, Services: k.services.List,
 		Node: func() podops.Node {
 			return podops.Node{Memory: k.node.Memory(), Allocatable: k.node.Node().Status.Allocatable}
@@ -325,7 +331,10 @@ func (k *Kubelet) buildTable(pods *podworker.Pods) {
 		Health: k.devices.Health, ClaimHealth: k.claims.Health,
 		Runtime: k.deps.Runtime, Executor: k.ops, Status: k.status, Records: k.records, Admission: k.admission,
 		Residue: k.ops.Residue, FinalMessage: k.ops.FinalMessage, Node: k.planNode, Tell: k.ops.Tell, TellPod: k.ops.TellPod,
-		Ran:     k.rotator.Look,
+		Ran: func() {
+			k.rotator.Look()
+			k.keeper.Poke()
+		},
 		Stepped: func(d time.Duration) { metrics.PodWorker.WithLabelValues("sync").Observe(d.Seconds()) },
 		Began:   func(d time.Duration) { metrics.PodWorkerStart.Observe(d.Seconds()) },
 		Started: metrics.ObservePodStart,
@@ -404,7 +413,7 @@ func (k *Kubelet) Run(ctx context.Context) error {
 	for _, run := range []func(context.Context) error{
 		k.objects.Run, k.status.Run, k.table.Run, k.node.Run, k.node.RunLease, k.pleg.Watch, k.pleg.Relist, k.rotator.Run, k.shutdown().Run,
 		k.tellReady, k.findPlugins, k.removeSlices, k.runDevices, k.tellResources,
-		k.afterSources(k.orphans.Run), k.afterSources(k.followShares), k.afterSources(k.guardNode),
+		k.afterSources(k.keepCPUs), k.afterSources(k.orphans.Run), k.afterSources(k.followShares), k.afterSources(k.guardNode),
 	} {
 		g.Go(func() error { return run(ctx) })
 	}

@@ -84,6 +84,7 @@ func (k *Kubelet) collectsImages(dir string) *imagegc.Collector {
 // podsChanged notes that pods hold more of the node, or less.
 func (k *Kubelet) podsChanged() {
 	k.groups.Changed()
+	k.keeper.Poke()
 	if images := k.images.Load(); images != nil {
 		images.Poke()
 	}

@@ -392,8 +392,8 @@ func (p *parts) machineIP() net.IP {
 	return conn.LocalAddr().(*net.UDPAddr).IP
 }
 
-// kubelet starts one, with flags that win over the usual ones.
-func (p *parts) kubelet(flags ...string) {
+// kubelet starts one, with flags that win over the usual ones, and returns what stops it before the test ends.
+func (p *parts) kubelet(flags ...string) (stop func()) {
 	p.t.Helper()
 	group := fmt.Sprintf("wherry-kl%x", os.Getpid()%0xfffff)
 	upstream, ip := os.Getenv("KUBELET"), net.ParseIP("127.0.0.1")
@@ -434,7 +434,7 @@ authentication:
 		}
 	})
 	if upstream == "" {
-		p.start(append([]string{"kubelet", "--container-logs-dir", ""}, args...)...)
+		stop = p.startProgram(p.wherry, append([]string{"kubelet", "--container-logs-dir", ""}, args...)...)
 	} else {
 		p.upstreamKubelet(upstream, group, args)
 	}
@@ -450,4 +450,5 @@ authentication:
 		}
 		return false
 	})
+	return stop
 }

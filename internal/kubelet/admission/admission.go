@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"wherry.dev/internal/api/pods"
+	"wherry.dev/internal/kubelet/cpus"
 	"wherry.dev/internal/kubelet/devices"
 	"wherry.dev/internal/kubelet/eviction"
 	"wherry.dev/internal/kubelet/podplan"
@@ -57,7 +58,9 @@ type Devices interface {
 // Config is what admission needs to know of the node.
 type Config struct {
 	// Devices may be nil: then no plugin has any.
-	Devices    Devices
+	Devices Devices
+	// CPUs decides who gets CPUs of their own; nil if nobody does.
+	CPUs       *cpus.Manager
 	Conditions *Conditions
 	// Node returns the node as it was last seen.
 	Node func() *v1.Node
@@ -87,8 +90,8 @@ type Admission struct {
 	decided map[types.UID]podplan.Verdict
 	// admitting has the pods whose worker has the verdict but has not published it yet.
 	admitting map[types.UID]bool
-	// chosen has the devices of the pods in admitting, and of those about to be.
-	chosen map[types.UID]podplan.Devices
+	// chosen has what the pods in admitting got, and those about to be.
+	chosen map[types.UID]given
 	// waiting has the pods that can be admitted once others have gone.
 	waiting map[types.UID]bool
 	// granted has, by UID, the pods whose new resources their worker has not published yet.
@@ -106,7 +109,7 @@ func New(cfg Config, pods Pods) *Admission {
 	}
 	return &Admission{
 		cfg: cfg, pods: pods, listed: make(chan struct{}), decided: map[types.UID]podplan.Verdict{}, admitting: map[types.UID]bool{},
-		chosen:  map[types.UID]podplan.Devices{},
+		chosen:  map[types.UID]given{},
 		waiting: map[types.UID]bool{}, granted: map[types.UID]*v1.Pod{}, deferred: map[types.UID]bool{},
 	}
 }
@@ -173,8 +176,8 @@ func (a *Admission) decideLocked(pod *v1.Pod, static, looked bool, preferred dev
 	}
 	delete(a.waiting, pod.UID)
 	a.decided[pod.UID] = v
-	if v.Devices != nil {
-		a.chosen[pod.UID] = v.Devices
+	if v.Devices != nil || v.CPUs != nil {
+		a.chosen[pod.UID] = given{v.Devices, v.CPUs}
 	}
 	return true
 }
@@ -193,15 +196,18 @@ func (a *Admission) judgeLocked(pod *v1.Pod, static bool, preferred devices.Pref
 		return podplan.Verdict{}
 	}
 	given, soon, err := a.chooseLocked(pod, preferred)
+	own, soonCPUs, errCPUs := a.chooseCPUsLocked(pod)
 	switch {
-	case soon:
+	case (err == nil || soon) && (errCPUs == nil || soonCPUs) && (soon || soonCPUs):
 		return podplan.Verdict{}
 	case err != nil:
 		return unexpected(err)
+	case errCPUs != nil:
+		return unexpected(errCPUs)
 	}
 	v := podplan.Admit(in)
 	if v.Admitted {
-		v.Devices = given
+		v.Devices, v.CPUs = given, own
 	}
 	switch {
 	case v.Admitted, v.Reason == podplan.ReasonNodeAffinity:

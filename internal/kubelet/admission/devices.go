@@ -2,34 +2,71 @@ package admission
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"wherry.dev/internal/kubelet/cpus"
 	"wherry.dev/internal/kubelet/devices"
+	"wherry.dev/internal/kubelet/metrics"
 	"wherry.dev/internal/kubelet/podplan"
 )
 
-// unexpected is the verdict on a pod whose devices cannot be had, in upstream's words.
+// unexpected is the verdict on a pod whose devices or CPUs cannot be had, in upstream's words.
 func unexpected(err error) podplan.Verdict {
+	if _, ok := errors.AsType[*cpus.SMTAlignmentError](err); ok {
+		return podplan.Verdict{Reason: "SMTAlignmentError", Message: err.Error()}
+	}
 	return podplan.Verdict{Reason: "UnexpectedAdmissionError", Message: fmt.Sprintf("Allocate failed due to %v, which is unexpected", err)}
 }
 
 // chooseLocked chooses a pod's devices, nil if it asks for none. soon means that there are enough once others have ended
 // that are about to.
 func (a *Admission) chooseLocked(pod *v1.Pod, preferred devices.Preferred) (chosen podplan.Devices, soon bool, err error) {
-	chosen, err = a.cfg.Devices.Choose(pod, a.devicesLocked(pod.UID, func(types.UID) bool { return true }), preferred)
+	chosen, err = a.cfg.Devices.Choose(pod, devicesOf(a.givenLocked(pod.UID, everyone)), preferred)
 	if err != nil {
-		_, later := a.cfg.Devices.Choose(pod, a.devicesLocked(pod.UID, func(uid types.UID) bool { return !a.pods.Leaving(uid) }), nil)
+		_, later := a.cfg.Devices.Choose(pod, devicesOf(a.givenLocked(pod.UID, a.staying)), nil)
 		soon = later == nil
 	}
 	return chosen, soon, err
 }
 
-// devicesLocked returns the devices of all pods that hold some, but for one pod, and for those that count does not want.
-func (a *Admission) devicesLocked(but types.UID, count func(types.UID) bool) []podplan.Devices {
-	var out []podplan.Devices
+// chooseCPUsLocked chooses the CPUs that a pod's containers have for themselves, nil if none has any; soon as above.
+func (a *Admission) chooseCPUsLocked(pod *v1.Pod) (chosen podplan.CPUs, soon bool, err error) {
+	if !a.cfg.CPUs.Wants(pod) {
+		return nil, false, nil
+	}
+	metrics.CPUPinnings.Inc()
+	chosen, err = a.cfg.CPUs.Choose(pod, cpusOf(a.givenLocked(pod.UID, everyone)))
+	if err != nil {
+		metrics.CPUPinningErrors.Inc()
+		_, later := a.cfg.CPUs.Choose(pod, cpusOf(a.givenLocked(pod.UID, a.staying)))
+		soon = later == nil
+	}
+	return chosen, soon, err
+}
+
+// HeldCPUs returns the CPUs that containers have for themselves.
+func (a *Admission) HeldCPUs() []podplan.CPUs {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return cpusOf(a.givenLocked("", everyone))
+}
+
+func everyone(types.UID) bool { return true }
+
+func (a *Admission) staying(uid types.UID) bool { return !a.pods.Leaving(uid) }
+
+// given is what pods get of which each piece is somebody's alone.
+type given struct {
+	devices podplan.Devices
+	cpus    podplan.CPUs
+}
+
+// givenLocked returns what all pods hold, but for one pod, and for those that count does not want.
+func (a *Admission) givenLocked(but types.UID, count func(types.UID) bool) (out []given) {
 	for _, s := range a.pods.List() {
 		uid := s.Pod.UID
 		if uid == but || s.AtRest() || !count(uid) {
@@ -38,10 +75,26 @@ func (a *Admission) devicesLocked(but types.UID, count func(types.UID) bool) []p
 		held := a.chosen[uid]
 		if v := s.Input.Record.Verdict; v != nil {
 			delete(a.chosen, uid)
-			held = v.Devices
+			held = given{v.Devices, v.CPUs}
 		}
-		if held != nil {
-			out = append(out, held)
+		out = append(out, held)
+	}
+	return out
+}
+
+func devicesOf(all []given) (out []podplan.Devices) {
+	for _, g := range all {
+		if g.devices != nil {
+			out = append(out, g.devices)
+		}
+	}
+	return out
+}
+
+func cpusOf(all []given) (out []podplan.CPUs) {
+	for _, g := range all {
+		if g.cpus != nil {
+			out = append(out, g.cpus)
 		}
 	}
 	return out
@@ -53,7 +106,7 @@ func (a *Admission) ask(ctx context.Context, pod *v1.Pod) devices.Preferred {
 		return nil
 	}
 	a.mu.Lock()
-	held := a.devicesLocked(pod.UID, func(types.UID) bool { return true })
+	held := devicesOf(a.givenLocked(pod.UID, everyone))
 	a.mu.Unlock()
 	return a.cfg.Devices.Ask(ctx, pod, held)
 }

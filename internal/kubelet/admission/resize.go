@@ -9,6 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	resourcehelper "k8s.io/component-helpers/resource"
+	"k8s.io/kubectl/pkg/util/qos"
 
 	"wherry.dev/internal/kubelet/podplan"
 	"wherry.dev/internal/kubelet/podworker"
@@ -27,6 +28,11 @@ func (a *Admission) Resize(_ context.Context, in *podplan.Input) podplan.ResizeD
 	defer a.mu.Unlock()
 	uid := in.Pod.UID
 	d := a.fits(in.Pod)
+	if a.cfg.CPUs != nil && qos.GetPodQOS(in.Pod) == v1.PodQOSGuaranteed && cpuChanges(in.Pod, in.Record.Verdict) {
+		d = podplan.ResizeDecision{
+			Reason: v1.PodReasonInfeasible, Message: "Resize is infeasible for Guaranteed Pods alongside CPU Manager static policy",
+		}
+	}
 	if d.Allocate && grows(in.Pod, in.Record.Verdict) {
 		if before := a.firstLocked(in); before != "" {
 			a.pods.Wake(before)
@@ -63,6 +69,18 @@ func (a *Admission) firstLocked(in *podplan.Input) types.UID {
 	return ""
 }
 
+// cpuChanges reports whether a container's CPU would be another one than it was given.
+func cpuChanges(pod *v1.Pod, v *podplan.Verdict) bool {
+	has := podplan.WithAllocated(pod, v)
+	for i := range pod.Spec.Containers {
+		want, is := pod.Spec.Containers[i].Resources.Requests.Cpu(), has.Spec.Containers[i].Resources.Requests.Cpu()
+		if want.Cmp(*is) != 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // grows reports whether a pod asks for more than was allocated to it.
 func grows(pod *v1.Pod, v *podplan.Verdict) bool {
 	opts := resourcehelper.PodResourcesOptions{}
@@ -91,7 +109,7 @@ func (a *Admission) takeFreed() []types.UID {
 		maps.DeleteFunc(set, func(uid types.UID, _ bool) bool { return unknown(uid) })
 	}
 	maps.DeleteFunc(a.decided, func(uid types.UID, _ podplan.Verdict) bool { return unknown(uid) })
-	maps.DeleteFunc(a.chosen, func(uid types.UID, _ podplan.Devices) bool { return unknown(uid) })
+	maps.DeleteFunc(a.chosen, func(uid types.UID, _ given) bool { return unknown(uid) })
 	for uid, g := range a.granted {
 		if s, ok := a.pods.Get(uid); !ok || podplan.WithAllocated(g, s.Input.Record.Verdict) == g && s.Input.Record.Verdict != nil {
 			delete(a.granted, uid) // published, or gone

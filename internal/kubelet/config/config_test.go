@@ -36,7 +36,7 @@ const head = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfigurat
 
 func TestFlagsWinOverTheFile(t *testing.T) {
 	cfg, err := parse(t, head+"maxPods: 7\nport: 1\nclusterDNS: [10.0.0.1]\nhealthzPort: 5\nsystemReserved: {cpu: \"1\"}\nevictionHard: {memory.available: 5%}\nfeatureGates: {A: true, B: true}\n",
-		"--port=2", "--cluster-dns=10.0.0.2", "--system-reserved=cpu=2", "--register-with-taints=a=b:NoSchedule,c:NoExecute", "--cpu-manager-policy=static",
+		"--port=2", "--cluster-dns=10.0.0.2", "--system-reserved=cpu=2", "--register-with-taints=a=b:NoSchedule,c:NoExecute", "--memory-manager-policy=Static",
 		"--node-labels=a=b,c=d", "--feature-gates=B=false", "--runtime-request-timeout=1m", "--anonymous-auth", "--lock-file=x", "--v=3", "--logging-format=json")
 	if err != nil {
 		t.Fatal(err)
@@ -62,7 +62,7 @@ func TestFlagsWinOverTheFile(t *testing.T) {
 	}
 	warnings, err := cfg.Warnings()
 	if err != nil || len(warnings) != 3 || !strings.Contains(warnings[0], "--lock-file") ||
-		!strings.Contains(warnings[1], "cpuManagerPolicy (--cpu-manager-policy)") || !strings.Contains(warnings[2], "A, B") {
+		!strings.Contains(warnings[1], "memoryManagerPolicy (--memory-manager-policy)") || !strings.Contains(warnings[2], "A, B") {
 		t.Errorf("warnings: %q, %v", warnings, err)
 	}
 }

@@ -150,8 +150,8 @@ func (c *Config) addPodFlags(fs *pflag.FlagSet) {
 // the kernel and the kubelet's own process.
 func (c *Config) addManagerFlags(fs *pflag.FlagSet) {
 	k := &c.KubeletConfiguration
-	fs.StringVar(&k.CPUManagerPolicy, "cpu-manager-policy", k.CPUManagerPolicy, noEffect)
-	fs.Var(cliflag.NewMapStringString(&k.CPUManagerPolicyOptions), "cpu-manager-policy-options", noEffect)
+	fs.StringVar(&k.CPUManagerPolicy, "cpu-manager-policy", k.CPUManagerPolicy, "none, or static: containers of Guaranteed pods that ask for whole CPUs have them for themselves")
+	fs.Var(cliflag.NewMapStringString(&k.CPUManagerPolicyOptions), "cpu-manager-policy-options", "options of the policy static: full-pcpus-only=true, strict-cpu-reservation=true")
 	fs.DurationVar(&k.CPUManagerReconcilePeriod.Duration, "cpu-manager-reconcile-period", k.CPUManagerReconcilePeriod.Duration, noEffect)
 	fs.StringVar(&k.MemoryManagerPolicy, "memory-manager-policy", k.MemoryManagerPolicy, noEffect)
 	fs.StringVar(&k.TopologyManagerPolicy, "topology-manager-policy", k.TopologyManagerPolicy, noEffect)

@@ -20,7 +20,6 @@ import (
 // streamingConnectionIdleTimeout, because the runtime's server closes idle streams after a time of
 // its own (4h here as in containerd); upstream's kubelet does not read it either.
 var unimplementedFields = map[string]string{
-	"cpuManagerPolicy": "--cpu-manager-policy", "cpuManagerPolicyOptions": "--cpu-manager-policy-options",
 	"cpuManagerReconcilePeriod": "--cpu-manager-reconcile-period", "memoryManagerPolicy": "--memory-manager-policy",
 	"topologyManagerPolicy": "--topology-manager-policy", "topologyManagerScope": "--topology-manager-scope",
 	"topologyManagerPolicyOptions": "--topology-manager-policy-options", "reservedMemory": "--reserved-memory",

@@ -24,6 +24,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	apivalidation "wherry.dev/internal/api/validation"
+	"wherry.dev/internal/kubelet/cpus"
 	"wherry.dev/internal/kubelet/eviction"
 	"wherry.dev/internal/kubelet/podplan"
 	"wherry.dev/internal/safepath"
@@ -275,6 +276,9 @@ func (c *Config) validateSysctls(p *problems) {
 
 func (c *Config) validateReserved(p *problems) {
 	k := &c.KubeletConfiguration
+	if err := cpus.Check(k.CPUManagerPolicy, k.CPUManagerPolicyOptions); err != nil {
+		p.list = append(p.list, err)
+	}
 	if k.ReservedSystemCPUs != "" {
 		p.check(k.SystemReservedCgroup == "" && k.KubeReservedCgroup == "",
 			"can't use reservedSystemCPUs (--reserved-cpus) with systemReservedCgroup (--system-reserved-cgroup) or kubeReservedCgroup (--kube-reserved-cgroup)")

@@ -39,6 +39,10 @@ type ContainerInput struct {
 	// SeccompDefault: RuntimeDefault applies where the pod says nothing.
 	SeccompDefault bool
 	CFS            CFS
+	// CPUs are those on which the container may run, "" for all; Own says that nobody else may: then its use of them is not
+	// limited.
+	CPUs string
+	Own  bool
 	// TargetID of an ephemeral container with a target.
 	TargetID string
 	// UserNS has the IDs of a pod with a user namespace of its own.
@@ -106,6 +110,9 @@ func Container(in ContainerInput) (*runtimeapi.ContainerConfig, error) {
 	res.HugepageLimits = hugepages(in.Pod, c, in.PageSizes)
 	res.OomScoreAdj = OOMScoreAdj(in.Pod, c, in.NodeMemory)
 	res.Unified = in.unified()
+	if res.CpusetCpus = in.CPUs; in.Own && !in.CFS.Off {
+		res.CpuQuota = cpuUnlimited
+	}
 	cfg.Linux = &runtimeapi.LinuxContainerConfig{Resources: res, SecurityContext: sc}
 	for _, m := range cfg.Mounts { // owners appear in the container as they are on the node
 		m.UidMappings, m.GidMappings = in.UserNS.GetUids(), in.UserNS.GetGids()

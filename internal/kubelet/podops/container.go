@@ -94,11 +94,19 @@ func (o *Ops) containerConfig(ctx context.Context, op podplan.Op, in *podplan.In
 	if err != nil {
 		return nil, nil, err
 	}
+	own := ""
+	if v := in.Record.Verdict; v != nil {
+		own = v.CPUs[spec.Name]
+	}
+	set, err := o.CPUs(ctx, own)
+	if err != nil {
+		return nil, nil, err
+	}
 	node := o.Node()
 	input := criconfig.ContainerInput{
 		Pod: pod, Container: spec, Attempt: op.Attempt, ImageRef: in.Images[spec.Name].Ref, Env: env, Mounts: mounts, Devices: devices, Plugged: plugged,
 		NodeMemory: node.Memory, PageSizes: criconfig.PageSizes(node.Allocatable), Swap: o.Swap, OOMGroup: o.OOMGroup, Dirs: o.Dirs, SeccompDefault: o.SeccompDefault, CFS: o.CFS, TargetID: o.target(in, spec.Name),
-		UserNS: users,
+		UserNS: users, CPUs: set, Own: own != "" && set == own,
 	}
 	if err := o.imageUser(ctx, &input); err != nil {
 		return nil, nil, err

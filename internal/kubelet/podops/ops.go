@@ -121,6 +121,9 @@ type Deps struct {
 	Volumes *volume.Mounter
 	// Plugged returns what device plugins want a container to have that is about to be started.
 	Plugged func(ctx context.Context, grants []podplan.Grant) (criconfig.Plugged, error)
+	// CPUs returns on which CPUs a container may run that is about to be created, "" for all; own are those that it has for
+	// itself, which nobody else is on any more when it returns.
+	CPUs func(ctx context.Context, own string) (string, error)
 	// Claims prepares the devices of the pods' resource claims.
 	Claims Claims
 	Tokens *identity.TokenSource
@@ -280,6 +283,9 @@ func (o *Ops) ensureCgroup(in *podplan.Input) podplan.Result {
 		pod = podplan.WithApplied(pod, &in.Record) // the resize goes step by step itself
 	}
 	limits := criconfig.PodCgroupResources(pod, o.PidsLimit, o.CFS)
+	if v := in.Record.Verdict; v != nil && len(v.CPUs) > 0 && limits.CPU != nil {
+		limits.CPU.Quota, limits.CPU.Period = nil, nil // its containers have CPUs of their own
+	}
 	limits.HugepageLimits = criconfig.PodHugePages(pod, criconfig.PageSizes(o.Node().Allocatable))
 	err := o.Cgroups.Ensure(o.Layout.Pod(in.Pod), limits)
 	if err != nil {

@@ -39,7 +39,12 @@ type Verdict struct {
 	Pod       *v1.ResourceRequirements           `json:",omitempty"`
 	// Devices has what device plugins gave to the containers.
 	Devices Devices `json:",omitempty"`
+	// CPUs has the CPUs that containers have for themselves.
+	CPUs CPUs `json:",omitempty"`
 }
+
+// CPUs are those that a pod's containers have for themselves, by container, as the kernel writes sets of CPUs ("0-3,8").
+type CPUs map[string]string
 
 // Devices are what a pod's containers have of device plugins, by container.
 type Devices map[string][]Grant

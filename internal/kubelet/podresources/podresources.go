@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 	podresourcesapi "k8s.io/kubelet/pkg/apis/podresources/v1"
+	"k8s.io/utils/cpuset"
 
 	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/kubelet/admission"
@@ -42,6 +43,8 @@ type Config struct {
 	Pods func() []*podworker.Snapshot
 	// Devices are those of device plugins, by resource.
 	Devices func() map[string][]devices.Device
+	// CPUs returns those that containers may have for themselves; nil: nobody has any.
+	CPUs func() cpuset.CPUSet
 	// Claims returns what a container has by its pod's resource claims.
 	Claims func(pod *v1.Pod, c *v1.Container) ([]dra.Given, error)
 }
@@ -114,6 +117,9 @@ func (s *server) Get(_ context.Context, in *podresourcesapi.GetPodResourcesReque
 func (s *server) GetAllocatableResources(context.Context, *podresourcesapi.AllocatableResourcesRequest) (*podresourcesapi.AllocatableResourcesResponse, error) {
 	metrics.PodResources("get_allocatable")
 	out := &podresourcesapi.AllocatableResourcesResponse{}
+	if s.cfg.CPUs != nil {
+		out.CpuIds = ids(s.cfg.CPUs())
+	}
 	for name, all := range s.cfg.Devices() {
 		for _, d := range all {
 			if d.Healthy {
@@ -122,6 +128,13 @@ func (s *server) GetAllocatableResources(context.Context, *podresourcesapi.Alloc
 		}
 	}
 	return out, nil
+}
+
+func ids(set cpuset.CPUSet) (out []int64) {
+	for _, id := range set.List() {
+		out = append(out, int64(id))
+	}
+	return out
 }
 
 // near has the NUMA nodes of devices, by resource and ID.
@@ -147,6 +160,9 @@ func (s *server) of(p *podworker.Snapshot, n near) *podresourcesapi.PodResources
 		}
 		has := n.container(c, p.Input.Record.Verdict.Devices[c.Name])
 		has.DynamicResources = s.claimed(p.Pod, c)
+		if set, err := cpuset.Parse(p.Input.Record.Verdict.CPUs[c.Name]); err == nil {
+			has.CpuIds = ids(set)
+		}
 		out.Containers = append(out.Containers, has)
 	}
 	return out
