@@ -268,7 +268,7 @@ func (c *Checker) op(e Event) error {
 // teardown checks that nothing is removed from under a live container.
 func (c *Checker) teardown(e Event) error {
 	switch e.Op.Kind {
-	case podplan.ClearVolumes, podplan.RemoveCgroup, podplan.Forget:
+	case podplan.ClearVolumes, podplan.UnprepareClaims, podplan.RemoveCgroup, podplan.Forget:
 	case podplan.RemoveSandbox, podplan.StopSandbox:
 		for id, i := range c.instances {
 			if !i.exited && i.sandbox == e.Op.ID {

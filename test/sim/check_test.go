@@ -58,6 +58,7 @@ func TestCheckerSeesWhatIsWrong(t *testing.T) {
 		"after the pod was asked to go":            {{What: KubeletUp, At: 1}, {What: PodAsked, At: 2}, at(time.Hour, op(podplan.RunSandbox, false))},
 		"of the same key":                          {op(podplan.CreateContainer, false), op(podplan.StartContainer, false)},
 		"ClearVolumes c0 1 begins while":           with(up, op(podplan.ClearVolumes, true)),
+		"UnprepareClaims c0 1 begins while":        with(up, op(podplan.UnprepareClaims, true)),
 		"Forget c0 1 begins while":                 {op(podplan.RemoveContainer, true), op(podplan.Forget, true)},
 		"phase Succeeded is written while":         with(up, wrote(v1.PodSucceeded, 1, 0)),
 		"phase went from Failed":                   {wrote(v1.PodFailed, 1, 0), wrote(v1.PodRunning, 1, 0)},

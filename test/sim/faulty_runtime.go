@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
 	internalapi "k8s.io/cri-api/pkg/apis"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	utilexec "k8s.io/utils/exec"
@@ -118,6 +119,9 @@ type faultyRuntime struct {
 func (s faultyRuntime) RunPodSandbox(ctx context.Context, cfg *runtimeapi.PodSandboxConfig, handler string) (string, error) {
 	if b := s.n.life.broken.sandbox; b != nil {
 		b(cfg)
+	}
+	if uid := types.UID(cfg.Metadata.Uid); s.n.life.claims.lacks(uid) {
+		s.n.life.hist.fail(fmt.Errorf("the sandbox of %s is made before its devices are prepared", uid))
 	}
 	if b := s.n.life.broken.handler; b != nil {
 		handler = b(handler)

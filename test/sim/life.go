@@ -39,6 +39,7 @@ type life struct {
 	uids []types.UID // of all pods so far
 
 	cgroups   *cgroups
+	claims    *claims
 	net       *internet
 	objects   *objectStore
 	pods      sync.Map // by UID, as they came
@@ -122,6 +123,7 @@ func newLife(t *testing.T, seed uint64, dir string) *life {
 		rt: fakecri.New(imagePresent), killed: make(chan struct{}, 1),
 	}
 	l.cgroups = &cgroups{l: l, m: map[string]bool{}}
+	l.claims = newClaims(l.dice.chance(0.3, "devices"))
 	l.net, l.objects = newInternet(l), newObjectStore(l)
 	l.rt.Publish(imageOther)
 	l.rt.Handlers = []string{handlerFast}
@@ -369,6 +371,9 @@ func (l *life) empty() error {
 	}
 	if n := l.cgroups.left(); n > 0 {
 		return fmt.Errorf("%d cgroups are left", n)
+	}
+	if n := l.claims.left(); n > 0 {
+		return fmt.Errorf("devices of %d pods are prepared still", n)
 	}
 	if pod, _ := l.api.get(); l.static && pod != nil {
 		return fmt.Errorf("%s is left", pod.UID)

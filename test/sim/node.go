@@ -102,7 +102,8 @@ func startNode(l *life, number int) (*node, error) {
 	n.objects = objectcache.New(api, pods.ObjectChanged)
 	deps := podops.Deps{
 		Runtime: cri, Images: faultyImages{fakecri.Images{Runtime: l.rt}, n}, Client: api, Tokens: tokens, Objects: n.objects, Users: users,
-		Plugins: plugin{n},
+		Plugins: plugin{n}, Claims: faultyClaims{l.claims, n},
+		CPUs: func(context.Context, string) (string, error) { return "", nil },
 		Volumes: &volume.Mounter{
 			Dirs: dirs, Objects: func(ctx context.Context) volume.Objects { return n.objects.For(ctx) }, Tokens: tokens, NodeName: "n1",
 			Allocatable: func() v1.ResourceList { return nil },
@@ -382,6 +383,9 @@ func (n *node) put(uid types.UID, st *v1.PodStatus) bool {
 	wire, err := st.Marshal()
 	if err != nil {
 		n.life.hist.fail(err)
+	}
+	if (st.Phase == v1.PodSucceeded || st.Phase == v1.PodFailed) && n.life.claims.has(n.life.claims.noted, uid) {
+		n.life.hist.fail(fmt.Errorf("phase %s of %s is told while its devices are prepared", st.Phase, uid))
 	}
 	same := string(wire) == n.wire
 	if n.wire = string(wire); !same && n.ctx.Err() == nil {

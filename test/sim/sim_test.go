@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"context"
 	"flag"
 	"fmt"
 	"math/rand/v2"
@@ -177,6 +178,11 @@ func TestAPanicNamesItsSeed(t *testing.T) {
 	}
 }
 
+// unprepared says that devices are prepared, and asks no driver.
+type unprepared struct{ podops.Claims }
+
+func (unprepared) Prepare(context.Context, *v1.Pod) error { return nil }
+
 // Each case breaks the kubelet in one way; lives must show which rule that violates.
 func TestLivesShowWhatIsBroken(t *testing.T) {
 	for rule, b := range map[string]breaks{
@@ -210,6 +216,13 @@ func TestLivesShowWhatIsBroken(t *testing.T) {
 		"restart count of": {status: func(st *v1.PodStatus) {
 			for i := range st.ContainerStatuses {
 				st.ContainerStatuses[i].RestartCount %= 2
+			}
+		}},
+		"before its devices are prepared":        {deps: func(d *podops.Deps) { d.Claims = unprepared{d.Claims} }},
+		"is told while its devices are prepared": {status: func(st *v1.PodStatus) { st.Phase = v1.PodFailed }},
+		"devices of 1 pods are prepared still": {before: func(op *podplan.Op) {
+			if op.Kind == podplan.UnprepareClaims {
+				time.Sleep(time.Hour)
 			}
 		}},
 		"is written while": {status: func(st *v1.PodStatus) { st.Phase = v1.PodSucceeded }},
