@@ -42,7 +42,12 @@ func TestCPUsOfTheirOwn(t *testing.T) {
 	})
 	on := func(pod string) cpuset.CPUSet {
 		t.Helper()
-		for line := range strings.Lines(c.exec(pod, "cat", "/proc/1/status")) {
+		var status string
+		c.until("a kubelet that was just started serves", func() (ok bool) {
+			status, err = c.try("kubectl", "exec", pod, "--", "cat", "/proc/1/status")
+			return err == nil
+		})
+		for line := range strings.Lines(status) {
 			if list, ok := strings.CutPrefix(line, "Cpus_allowed_list:"); ok {
 				set, err := cpuset.Parse(strings.TrimSpace(list))
 				if err != nil {
