@@ -48,7 +48,7 @@ func newAgent(n *node) (*agent, error) {
 		Executor: &executor{
 			runtime: n.runtime, client: client, status: a.status, events: n.events, delay: cfg.PodStartDelay,
 		},
-		Residue: func(types.UID) podplan.Residue { return podplan.Residue{} },
+		Residue: func(*v1.Pod) podplan.Residue { return podplan.Residue{} },
 		Node:    func() podplan.Node { return facts },
 	})
 	return a, nil

@@ -69,8 +69,9 @@ func (f faultyClaims) Prepare(ctx context.Context, pod *v1.Pod) error {
 	return err
 }
 
-func (f faultyClaims) Unprepare(ctx context.Context, uid types.UID) error {
-	if !f.Left(uid) {
+func (f faultyClaims) Unprepare(ctx context.Context, pod *v1.Pod) error {
+	uid := pod.UID
+	if !f.Left(pod) {
 		return nil
 	}
 	_, err := call(ctx, f.n, "UnprepareClaims", string(uid), func(context.Context) (struct{}, error) {
@@ -83,7 +84,7 @@ func (f faultyClaims) Unprepare(ctx context.Context, uid types.UID) error {
 	return err
 }
 
-func (f faultyClaims) Left(uid types.UID) bool { return f.has(f.noted, uid) }
+func (f faultyClaims) Left(pod *v1.Pod) bool { return f.has(f.noted, pod.UID) }
 
 func (f faultyClaims) Container(pod *v1.Pod, c *v1.Container) ([]string, error) {
 	switch {

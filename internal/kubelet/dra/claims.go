@@ -18,7 +18,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	clientset "k8s.io/client-go/kubernetes"
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
-	"k8s.io/klog/v2"
 	drav1 "k8s.io/kubelet/pkg/apis/dra/v1"
 	"k8s.io/utils/ptr"
 
@@ -148,14 +147,15 @@ func (m *Manager) of(pod types.UID) ([]*claim, error) {
 	return out, errors.Join(errs...)
 }
 
-// Left reports whether something may be prepared for the pod. A file that cannot be read is not the pod's: it is told,
-// and removed by hand.
-func (m *Manager) Left(pod types.UID) bool {
-	all, err := m.of(pod)
-	if err != nil {
-		klog.Background().Error(err, "Cannot tell which resource claims are prepared; what a driver has prepared for one of them stays")
-	}
-	return len(all) > 0
+// Left reports whether something may be prepared for the pod. A file that cannot be read may be that of any pod that has
+// claims: Unprepare says what to do.
+func (m *Manager) Left(pod *v1.Pod) bool {
+	all, err := m.of(pod.UID)
+	return len(all) > 0 || err != nil && hasClaims(pod)
+}
+
+func hasClaims(pod *v1.Pod) bool {
+	return len(pod.Spec.ResourceClaims) > 0 || pod.Status.ExtendedResourceClaimStatus != nil
 }
 
 // named returns the names of the pod's claims with what has to be checked of them, or an error if one is not there yet.
@@ -190,7 +190,7 @@ func (m *Manager) Prepare(ctx context.Context, pod *v1.Pod) (err error) {
 	// A pod whose drivers are not there begins nothing, so that it can be deleted: they may never come.
 	m.stopWaiting(pod.UID)
 	for _, c := range claims {
-		for driver := range c.Drivers {
+		for _, driver := range slices.Sorted(maps.Keys(c.Drivers)) {
 			if _, err := m.driver(pod.UID, driver); err != nil {
 				return err
 			}
@@ -267,7 +267,9 @@ func asked(c *claim) *drav1.Claim {
 
 // prepareAll asks each driver once for all claims of which it has devices.
 func (m *Manager) prepareAll(ctx context.Context, pod types.UID, claims []*claim) error {
-	for driver, its := range byDriver(claims, func(c *claim, p *prepared) bool { return !p.Done || !m.isSure(c.UID) }) {
+	ask := byDriver(claims, func(c *claim, p *prepared) bool { return !p.Done || !m.isSure(c.UID) })
+	for _, driver := range slices.Sorted(maps.Keys(ask)) {
+		its := ask[driver]
 		in, err := m.driver(pod, driver)
 		if err != nil {
 			return err
@@ -353,13 +355,19 @@ func onlyAsked[T any](method string, answers map[string]T, asked []*claim) error
 
 // Unprepare takes back what was prepared for the pod, of which nothing may run any more. Claims that other pods on the node
 // use stay prepared.
-func (m *Manager) Unprepare(ctx context.Context, pod types.UID) (err error) {
-	claims, err := m.of(pod)
+func (m *Manager) Unprepare(ctx context.Context, pod *v1.Pod) (err error) {
+	claims, unread := m.of(pod.UID)
+	if unread != nil && hasClaims(pod) {
+		unread = fmt.Errorf("it cannot be told whether a driver still holds devices of the pod: %w; "+
+			"remove the file when the drivers hold none", unread)
+	} else {
+		unread = nil
+	}
 	if len(claims) == 0 {
-		return err
+		return unread
 	}
 	defer func(began time.Time) { observe("UnprepareResources", err, time.Since(began)) }(time.Now())
-	m.stopWaiting(pod)
+	m.stopWaiting(pod.UID)
 	unlock, err := m.busy.lock(ctx, claims)
 	if err != nil {
 		return err
@@ -372,22 +380,24 @@ func (m *Manager) Unprepare(ctx context.Context, pod types.UID) (err error) {
 		}
 		switch {
 		case c == nil:
-		case slices.Equal(c.Pods, []types.UID{pod}):
+		case slices.Equal(c.Pods, []types.UID{pod.UID}):
 			last = append(last, c)
 		default:
-			c.Pods = slices.DeleteFunc(c.Pods, func(uid types.UID) bool { return uid == pod })
+			c.Pods = slices.DeleteFunc(c.Pods, func(uid types.UID) bool { return uid == pod.UID })
 			if err := m.write(c); err != nil {
 				return err
 			}
 		}
 	}
-	return m.unprepareAll(ctx, pod, last)
+	return errors.Join(m.unprepareAll(ctx, pod.UID, last), unread)
 }
 
 // unprepareAll asks each driver once. What one has taken back is noted, whatever the others say.
 func (m *Manager) unprepareAll(ctx context.Context, pod types.UID, claims []*claim) error {
 	var errs []error
-	for driver, its := range byDriver(claims, func(*claim, *prepared) bool { return true }) {
+	ask := byDriver(claims, func(*claim, *prepared) bool { return true })
+	for _, driver := range slices.Sorted(maps.Keys(ask)) {
+		its := ask[driver]
 		in, err := m.driver(pod, driver)
 		if err != nil {
 			errs = append(errs, err)

@@ -3,6 +3,7 @@ package dra
 import (
 	"context"
 	"slices"
+	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -17,12 +18,15 @@ const (
 	healthTime = 30 * time.Second
 	// watchAgain is after how long a driver is asked again that has ended its stream.
 	watchAgain = 5 * time.Second
+	// maxMessage is how much of a driver's message is kept (upstream's limit).
+	maxMessage = 1024
 )
 
 // health is what a driver last said of a device.
 type health struct {
-	status v1.ResourceHealthStatus
-	until  time.Time
+	status  v1.ResourceHealthStatus
+	message string
+	until   time.Time
 }
 
 // device names a device of a driver.
@@ -73,14 +77,15 @@ func (d *Drivers) noteHealth(in *instance, all *healthv1.NodeWatchResourcesRespo
 		if s := one.GetHealthCheckTimeoutSeconds(); s > 0 {
 			holds = time.Duration(s) * time.Second
 		}
-		is := health{v1.ResourceHealthStatusUnknown, now.Add(holds)}
+		is := health{v1.ResourceHealthStatusUnknown, shorten(one.GetMessage()), now.Add(holds)}
 		switch one.GetHealth() {
 		case healthv1.HealthStatus_HEALTHY:
 			is.status = v1.ResourceHealthStatusHealthy
 		case healthv1.HealthStatus_UNHEALTHY:
 			is.status = v1.ResourceHealthStatusUnhealthy
 		}
-		changed = changed || in.healthOf(id, now) != is.status
+		was := in.healthOf(id, now)
+		changed = changed || was.status != is.status || was.message != is.message
 		in.health[id] = is
 	}
 	d.expireLocked(in, now)
@@ -90,11 +95,19 @@ func (d *Drivers) noteHealth(in *instance, all *healthv1.NodeWatchResourcesRespo
 	}
 }
 
-func (in *instance) healthOf(id device, now time.Time) v1.ResourceHealthStatus {
-	if h, ok := in.health[id]; ok && now.Before(h.until) {
-		return h.status
+// shorten returns a message that is not too long for a pod's status, and valid UTF-8, as protobuf wants it.
+func shorten(message string) string {
+	if len(message) > maxMessage {
+		message = message[:maxMessage-len("...")] + "..."
 	}
-	return v1.ResourceHealthStatusUnknown
+	return strings.ToValidUTF8(message, "")
+}
+
+func (in *instance) healthOf(id device, now time.Time) health {
+	if h, ok := in.health[id]; ok && now.Before(h.until) {
+		return h
+	}
+	return health{status: v1.ResourceHealthStatusUnknown}
 }
 
 // expireLocked has it told when the next device gets unknown.
@@ -124,17 +137,22 @@ func (d *Drivers) expireLocked(in *instance, now time.Time) {
 	})
 }
 
-// Health returns what the newest instance of a driver that says anything of a device says.
-func (d *Drivers) health(driver string, id device) v1.ResourceHealthStatus {
+// health returns what the newest instance of a driver that knows a device says; else, what one says that does not.
+func (d *Drivers) health(driver string, id device) health {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	now := time.Now()
+	out := health{status: v1.ResourceHealthStatusUnknown}
 	for _, in := range slices.Backward(d.byName[driver]) {
-		if h := in.healthOf(id, now); h != v1.ResourceHealthStatusUnknown {
+		h := in.healthOf(id, now)
+		if h.status != v1.ResourceHealthStatusUnknown {
 			return h
 		}
+		if out.message == "" {
+			out = h
+		}
 	}
-	return v1.ResourceHealthStatusUnknown
+	return out
 }
 
 // Health returns the health of the devices that each of the pod's containers has by claims, as the pod's status tells it
@@ -146,7 +164,7 @@ func (m *Manager) Health(pod *v1.Pod) map[string][]v1.ResourceStatus {
 		for _, ref := range c.Resources.Claims {
 			given, err := m.Given(pod, &v1.Container{Name: "", Resources: v1.ResourceRequirements{Claims: []v1.ResourceClaim{ref}}})
 			if err != nil {
-				continue
+				continue // not prepared; whoever prepares it tells why
 			}
 			st := v1.ResourceStatus{Name: v1.ResourceName("claim:" + ref.Name)}
 			if ref.Request != "" {
@@ -159,7 +177,7 @@ func (m *Manager) Health(pod *v1.Pod) map[string][]v1.ResourceStatus {
 						id = v1.ResourceID(d.CDI[0])
 					}
 					if !slices.ContainsFunc(st.Resources, func(h v1.ResourceHealth) bool { return h.ResourceID == id }) {
-						st.Resources = append(st.Resources, v1.ResourceHealth{ResourceID: id, Health: m.health(d.Driver, device{d.Pool, d.Name})})
+						st.Resources = append(st.Resources, m.health(d.Driver, device{d.Pool, d.Name}).of(id))
 					}
 				}
 			}
@@ -167,6 +185,14 @@ func (m *Manager) Health(pod *v1.Pod) map[string][]v1.ResourceStatus {
 				out[c.Name] = append(out[c.Name], st)
 			}
 		}
+	}
+	return out
+}
+
+func (h health) of(id v1.ResourceID) v1.ResourceHealth {
+	out := v1.ResourceHealth{ResourceID: id, Health: h.status}
+	if h.message != "" {
+		out.Message = &h.message
 	}
 	return out
 }
@@ -184,8 +210,11 @@ func (m *Manager) healthChanged(driver string) {
 	told := map[types.UID]bool{}
 	for _, uid := range uids {
 		c, err := m.read(uid)
+		if err != nil {
+			klog.Background().Error(err, "Cannot tell whose devices have changed their health", "driver", driver)
+		}
 		if err != nil || c == nil || c.Drivers[driver] == nil {
-			continue // Left tells of one that cannot be read
+			continue
 		}
 		for _, pod := range c.Pods {
 			if !told[pod] {

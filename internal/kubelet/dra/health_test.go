@@ -14,6 +14,7 @@ import (
 	healthv1 "k8s.io/kubelet/pkg/apis/dra-health/v1"
 	healthv1alpha1 "k8s.io/kubelet/pkg/apis/dra-health/v1alpha1"
 	drav1 "k8s.io/kubelet/pkg/apis/dra/v1"
+	"k8s.io/utils/ptr"
 
 	"wherry.dev/internal/kubelet/plugins"
 )
@@ -100,6 +101,34 @@ func TestHealthOfDevices(t *testing.T) {
 	}
 }
 
+// TestTheMessageOfADriver is told with the health of a device, and a new one by itself. It has no more than 1,024 bytes.
+func TestTheMessageOfADriver(t *testing.T) {
+	changes := make(chan string, 10)
+	d := &Drivers{HealthChanged: func(driver string) { changes <- driver }}
+	in := &instance{plugin: plugins.Plugin{Name: "g"}}
+	d.byName = map[string][]*instance{"g": {in}}
+	for _, tc := range []struct{ say, want string }{
+		{"too hot", "too hot"},
+		{strings.Repeat("é", 512), strings.Repeat("é", 512)},
+		{strings.Repeat("é", 513), strings.Repeat("é", 510) + "..."}, // half of the 511th would remain
+		{"", ""},
+	} {
+		a := of("a", healthv1.HealthStatus_UNHEALTHY)
+		a.Message = tc.say
+		d.noteHealth(in, &healthv1.NodeWatchResourcesResponse{Devices: []*healthv1.DeviceHealth{a}}, time.Now())
+		is := d.health("g", device{"pool", "a"}).of("id")
+		if is.Health != v1.ResourceHealthStatusUnhealthy || ptr.Deref(is.Message, "") != tc.want || tc.want == "" && is.Message != nil {
+			t.Errorf("%.20q: %v", tc.say, is)
+		}
+		select {
+		case <-changes:
+		default:
+			t.Errorf("%.20q: nobody was told", tc.say)
+		}
+	}
+	in.expiry.Stop()
+}
+
 // TestHealthThatNobodyRenews gets unknown, and that is told.
 func TestHealthThatNobodyRenews(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -113,7 +142,7 @@ func TestHealthThatNobodyRenews(t *testing.T) {
 		<-changes
 		is := func(name string, want v1.ResourceHealthStatus) {
 			t.Helper()
-			if got := d.health("g", device{"pool", name}); got != want {
+			if got := d.health("g", device{"pool", name}).status; got != want {
 				t.Errorf("%s is %s, want %s", name, got, want)
 			}
 		}

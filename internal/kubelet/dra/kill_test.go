@@ -62,7 +62,7 @@ func TestKilledBetweenTwoSteps(t *testing.T) {
 					t.Fatalf("the process was not killed at %s: %v\n%s", step, err, out)
 				}
 				m = again(t, m, d)
-				if !m.Left(p.UID) {
+				if !m.Left(p) {
 					t.Fatal("nothing is known of it")
 				}
 				if goesOn && !ending {

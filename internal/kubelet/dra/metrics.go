@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/status"
 	"k8s.io/component-base/metrics"
 	"k8s.io/component-base/metrics/legacyregistry"
+	"k8s.io/klog/v2"
 
 	kubeletmetrics "wherry.dev/internal/kubelet/metrics"
 )
@@ -46,11 +47,16 @@ func (m *Manager) count() map[string]int {
 	out := map[string]int{"<any>": 0}
 	uids, err := m.all()
 	if err != nil {
-		return out // whoever works with the claims tells
+		klog.Background().Error(err, "Cannot count the resource claims in use")
+		return out
 	}
 	for _, uid := range uids {
 		out["<any>"]++
-		if c, err := m.read(uid); err == nil && c != nil {
+		c, err := m.read(uid)
+		if err != nil {
+			klog.Background().Error(err, "Cannot tell which drivers have prepared a resource claim")
+		}
+		if c != nil {
 			for driver := range c.Drivers {
 				out[driver]++
 			}

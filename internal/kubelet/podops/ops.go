@@ -100,9 +100,9 @@ type Config struct {
 // Claims prepares resource claims, and takes that back. *dra.Manager implements it.
 type Claims interface {
 	Prepare(ctx context.Context, pod *v1.Pod) error
-	Unprepare(ctx context.Context, pod types.UID) error
+	Unprepare(ctx context.Context, pod *v1.Pod) error
 	// Left reports whether something may be prepared for the pod.
-	Left(pod types.UID) bool
+	Left(pod *v1.Pod) bool
 	// Container returns the CDI devices that a container gets by the pod's claims.
 	Container(pod *v1.Pod, c *v1.Container) ([]string, error)
 }
@@ -310,10 +310,10 @@ func (o *Ops) removeCgroup(in *podplan.Input) podplan.Result {
 }
 
 // Residue returns what is left of a pod besides its sandboxes.
-func (o *Ops) Residue(uid types.UID) podplan.Residue {
-	r := podplan.Residue{Volumes: o.Volumes.Left(uid), Claims: o.Claims.Left(uid)}
+func (o *Ops) Residue(pod *v1.Pod) podplan.Residue {
+	r := podplan.Residue{Volumes: o.Volumes.Left(pod.UID), Claims: o.Claims.Left(pod)}
 	if o.Cgroups != nil {
-		for _, path := range o.Layout.Candidates(string(uid)) {
+		for _, path := range o.Layout.Candidates(string(pod.UID)) {
 			r.Cgroup = r.Cgroup || o.Cgroups.Exists(path)
 		}
 	}

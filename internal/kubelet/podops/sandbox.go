@@ -34,7 +34,7 @@ func (o *Ops) runSandbox(ctx context.Context, op podplan.Op, in *podplan.Input) 
 
 // unprepareClaims has drivers take back what they prepared for the pod.
 func (o *Ops) unprepareClaims(ctx context.Context, in *podplan.Input) podplan.Result {
-	err := o.Claims.Unprepare(ctx, in.Pod.UID)
+	err := o.Claims.Unprepare(ctx, in.Pod)
 	if err != nil && ctx.Err() == nil {
 		o.event(in.Pod, v1.EventTypeWarning, "FailedUnprepareDynamicResources", "Failed to unprepare dynamic resources: %v", err)
 	}

@@ -62,7 +62,7 @@ func BenchmarkWake(b *testing.B) {
 	}
 	deps := Deps{
 		Runtime: rt, Executor: inline{rt}, Status: noStatus{}, Records: records, Admission: welcome{},
-		Residue: func(types.UID) podplan.Residue { return podplan.Residue{} },
+		Residue: func(*v1.Pod) podplan.Residue { return podplan.Residue{} },
 		Node:    func() podplan.Node { return podplan.Node{HostIPs: []string{"192.0.2.1"}, RuntimeName: "fake"} },
 	}
 	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "u"}, Spec: v1.PodSpec{

@@ -64,7 +64,7 @@ type Deps struct {
 	Records   RecordStore
 	Admission Admission
 	// Residue returns what is left of a pod on disk.
-	Residue func(uid types.UID) podplan.Residue
+	Residue func(pod *v1.Pod) podplan.Residue
 	// FinalMessage returns the termination message of a dead instance.
 	FinalMessage func(uid types.UID, c *podplan.Container, policy v1.TerminationMessagePolicy, logPath string) string
 	// Tell, if not nil, records an event for what the plan decided: that a container is backed off,
@@ -403,7 +403,7 @@ func (w *Worker) step(ctx context.Context) (time.Duration, bool) {
 	now := time.Now()
 	plan := podplan.Next(in, now)
 	if plan.Life == podplan.PodTerminating || plan.Life == podplan.PodTerminated {
-		in.Residue = w.deps.Residue(w.uid) // only now: the disk is read only where it matters
+		in.Residue = w.deps.Residue(in.Pod) // only now: the disk is read only where it matters
 		plan = podplan.Next(in, now)
 	}
 	again, err := w.keepRecord(ctx, plan.Record)
