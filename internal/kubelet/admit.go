@@ -19,7 +19,8 @@ import (
 
 func (k *Kubelet) admissionConfig() admission.Config {
 	return admission.Config{
-		Conditions: &k.conditions, Node: k.nodeWithDevices, Devices: k.devices, CPUs: k.cpus, Look: k.lookAtNode, AllowedSysctls: k.cfg.AllowedUnsafeSysctls,
+		Conditions: &k.conditions, Node: k.nodeWithDevices, Look: k.lookAtNode, AllowedSysctls: k.cfg.AllowedUnsafeSysctls,
+		Devices: admission.PluginDevices{Manager: k.devices}, CPUs: k.cpus, Memory: k.memory, NUMA: k.numa,
 		AppArmor: host.AppArmor(), Refused: k.refused, Changed: k.podsChanged,
 		Preempted: func(resource string) { metrics.Preemptions.WithLabelValues(resource).Inc() },
 	}

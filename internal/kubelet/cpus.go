@@ -11,9 +11,13 @@ import (
 
 	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
+	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 	"k8s.io/utils/cpuset"
 
 	"wherry.dev/internal/kubelet/cpus"
+	"wherry.dev/internal/kubelet/memory"
+	"wherry.dev/internal/kubelet/nodestatus"
+	"wherry.dev/internal/kubelet/numa"
 	"wherry.dev/internal/kubelet/podplan"
 	"wherry.dev/internal/record"
 )
@@ -38,9 +42,40 @@ func (k *Kubelet) buildCPUs() (err error) {
 		return err
 	}
 	k.cpus, err = cpus.New(cpus.Config{
-		Policy: k.cfg.CPUManagerPolicy, Options: k.cfg.CPUManagerPolicyOptions, Topology: topology, Reserved: reserved.Cpu().MilliValue(), ReservedCPUs: set,
+		Policy: k.cfg.CPUManagerPolicy, Options: k.cfg.CPUManagerPolicyOptions, Alpha: k.cfg.FeatureGates[cpus.AlphaOptions],
+		Topology: topology, Reserved: reserved.Cpu().MilliValue(), ReservedCPUs: set, NUMAPolicy: k.cfg.TopologyManagerPolicy,
 	})
 	k.keeper.Want = k.cpusOfContainers
+	return err
+}
+
+// buildNUMA decides which memory containers get, and whether what pods get is aligned with NUMA nodes: neither, by default.
+func (k *Kubelet) buildNUMA() error {
+	if k.cfg.MemoryManagerPolicy == kubeletconfig.NoneMemoryManagerPolicy && k.cfg.TopologyManagerPolicy == kubeletconfig.NoneTopologyManagerPolicy {
+		return nil
+	}
+	size, _, err := nodestatus.Capacity(k.cfg.RootDir)
+	if err != nil {
+		return err
+	}
+	machine, err := numa.Read("/sys", uint64(size))
+	if err != nil {
+		return err
+	}
+	reserved, err := k.cfg.Reserved(size, 0)
+	if err != nil {
+		return err
+	}
+	k.memory, err = memory.New(memory.Config{
+		Policy: k.cfg.MemoryManagerPolicy, Machine: machine, Reserved: k.cfg.ReservedMemory, Total: reserved,
+	})
+	if err != nil {
+		return err
+	}
+	k.numa, err = numa.New(numa.Config{
+		Policy: k.cfg.TopologyManagerPolicy, Scope: k.cfg.TopologyManagerScope, Options: k.cfg.TopologyManagerPolicyOptions,
+		Nodes: machine.Nodes, Distances: machine.Distances,
+	})
 	return err
 }
 

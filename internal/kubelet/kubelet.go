@@ -38,8 +38,10 @@ import (
 	"wherry.dev/internal/kubelet/identity"
 	"wherry.dev/internal/kubelet/imagegc"
 	"wherry.dev/internal/kubelet/logs"
+	"wherry.dev/internal/kubelet/memory"
 	"wherry.dev/internal/kubelet/metrics"
 	"wherry.dev/internal/kubelet/nodestatus"
+	"wherry.dev/internal/kubelet/numa"
 	"wherry.dev/internal/kubelet/objectcache"
 	"wherry.dev/internal/kubelet/orphans"
 	"wherry.dev/internal/kubelet/pleg"
@@ -92,6 +94,8 @@ type Kubelet struct {
 	devices  *devices.Manager
 	claims   *dra.Manager
 	cpus     *cpus.Manager // nil: the policy none
+	memory   *memory.Manager
+	numa     *numa.Manager
 	keeper   *cpus.Keeper
 	node     *nodestatus.Reporter
 	ops      *podops.Ops
@@ -208,7 +212,7 @@ func (k *Kubelet) build(ctx context.Context) error {
 	if k.devices, err = k.newDevices(); err != nil {
 		return err
 	}
-	if err := k.buildCPUs(); err != nil {
+	if err := errors.Join(k.buildCPUs(), k.buildNUMA()); err != nil {
 		return err
 	}
 	if err := k.buildNode(rt); err != nil {

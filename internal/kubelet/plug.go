@@ -63,6 +63,7 @@ func (k *Kubelet) tellResources(ctx context.Context) error {
 	return apart(ctx, func(ctx context.Context) error {
 		return podresources.Run(ctx, podresources.Config{
 			Socket: filepath.Join(k.cfg.RootDir, "pod-resources", "kubelet.sock"), Pods: k.table.List, Devices: k.devices.Devices, Claims: k.claims.Given, CPUs: k.cpus.Assignable,
+			Memory: k.memory.Allocatable,
 		})
 	})
 }

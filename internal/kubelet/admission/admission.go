@@ -19,6 +19,8 @@ import (
 	"wherry.dev/internal/kubelet/cpus"
 	"wherry.dev/internal/kubelet/devices"
 	"wherry.dev/internal/kubelet/eviction"
+	"wherry.dev/internal/kubelet/memory"
+	"wherry.dev/internal/kubelet/numa"
 	"wherry.dev/internal/kubelet/podplan"
 	"wherry.dev/internal/kubelet/podworker"
 	"wherry.dev/internal/kubelet/shutdown"
@@ -42,17 +44,32 @@ type Conditions struct {
 	Pressure eviction.Conditions
 }
 
-// Devices are those of device plugins. *devices.Manager implements it.
+// Devices are those of device plugins. PluginDevices implements it.
 type Devices interface {
 	// Waits reports whether a pod should wait for plugins that are expected back.
 	Waits(pod *v1.Pod) bool
-	// Choose decides which devices a pod gets, among those that nobody holds.
-	Choose(pod *v1.Pod, held []podplan.Devices, preferred devices.Preferred) (podplan.Devices, error)
-	// Prefers reports whether Ask may have an answer.
+	// Choose begins to choose devices for a pod, among those that nobody holds.
+	Choose(pod *v1.Pod, held []podplan.Devices, preferred devices.Preferred) DeviceChoice
+	// Prefers reports whether plugins may have a preference.
 	Prefers(pod *v1.Pod) bool
-	Ask(ctx context.Context, pod *v1.Pod, held []podplan.Devices) devices.Preferred
 	// Allocate asks the plugins what the pod's containers need for their devices.
 	Allocate(ctx context.Context, chosen podplan.Devices) (podplan.Devices, error)
+}
+
+// DeviceChoice has the devices of one pod. *devices.Choice implements it.
+type DeviceChoice interface {
+	numa.Source
+	Chosen() podplan.Devices
+	// Ask asks the plugins which devices they would have chosen.
+	Ask(ctx context.Context) devices.Preferred
+}
+
+// PluginDevices are the devices of a manager.
+type PluginDevices struct{ *devices.Manager }
+
+// Choose implements Devices.
+func (p PluginDevices) Choose(pod *v1.Pod, held []podplan.Devices, preferred devices.Preferred) DeviceChoice {
+	return p.Manager.Choose(pod, held, preferred)
 }
 
 // Config is what admission needs to know of the node.
@@ -60,7 +77,11 @@ type Config struct {
 	// Devices may be nil: then no plugin has any.
 	Devices Devices
 	// CPUs decides who gets CPUs of their own; nil if nobody does.
-	CPUs       *cpus.Manager
+	CPUs *cpus.Manager
+	// Memory decides who gets memory of certain NUMA nodes; nil if nobody does. NUMA aligns all that pods get; nil if
+	// nothing does.
+	Memory     *memory.Manager
+	NUMA       *numa.Manager
 	Conditions *Conditions
 	// Node returns the node as it was last seen.
 	Node func() *v1.Node
@@ -105,7 +126,7 @@ var _ podworker.Admission = (*Admission)(nil)
 // New returns an Admission. Until Listed is called it decides on static pods only.
 func New(cfg Config, pods Pods) *Admission {
 	if cfg.Devices == nil {
-		cfg.Devices = &devices.Manager{}
+		cfg.Devices = PluginDevices{&devices.Manager{}}
 	}
 	return &Admission{
 		cfg: cfg, pods: pods, listed: make(chan struct{}), decided: map[types.UID]podplan.Verdict{}, admitting: map[types.UID]bool{},
@@ -176,8 +197,8 @@ func (a *Admission) decideLocked(pod *v1.Pod, static, looked bool, preferred dev
 	}
 	delete(a.waiting, pod.UID)
 	a.decided[pod.UID] = v
-	if v.Devices != nil || v.CPUs != nil {
-		a.chosen[pod.UID] = given{v.Devices, v.CPUs}
+	if v.Devices != nil || v.CPUs != nil || v.Memory != nil {
+		a.chosen[pod.UID] = given{v.Devices, v.CPUs, v.Memory}
 	}
 	return true
 }
@@ -196,18 +217,15 @@ func (a *Admission) judgeLocked(pod *v1.Pod, static bool, preferred devices.Pref
 		return podplan.Verdict{}
 	}
 	given, soon, err := a.chooseLocked(pod, preferred)
-	own, soonCPUs, errCPUs := a.chooseCPUsLocked(pod)
 	switch {
-	case (err == nil || soon) && (errCPUs == nil || soonCPUs) && (soon || soonCPUs):
+	case soon:
 		return podplan.Verdict{}
 	case err != nil:
 		return unexpected(err)
-	case errCPUs != nil:
-		return unexpected(errCPUs)
 	}
 	v := podplan.Admit(in)
 	if v.Admitted {
-		v.Devices, v.CPUs = given, own
+		v.Devices, v.CPUs, v.Memory = given.devices, given.cpus, given.memory
 	}
 	switch {
 	case v.Admitted, v.Reason == podplan.ReasonNodeAffinity:

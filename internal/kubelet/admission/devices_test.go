@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,8 +14,11 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 
 	"wherry.dev/internal/kubelet/devices"
+	"wherry.dev/internal/kubelet/memory"
+	"wherry.dev/internal/kubelet/numa"
 	"wherry.dev/internal/kubelet/podplan"
 	"wherry.dev/internal/kubelet/podworker"
 )
@@ -62,6 +66,7 @@ type gpus struct {
 	waits   bool
 	prefers bool
 	refuse  error
+	hints   []numa.Hint
 }
 
 const gpu = "example.com/gpu"
@@ -69,9 +74,28 @@ const gpu = "example.com/gpu"
 func (g *gpus) Waits(*v1.Pod) bool   { return g.waits }
 func (g *gpus) Prefers(*v1.Pod) bool { return g.prefers }
 
-func (g *gpus) Ask(context.Context, *v1.Pod, []podplan.Devices) devices.Preferred { return nil }
+func (g *gpus) Choose(pod *v1.Pod, held []podplan.Devices, _ devices.Preferred) DeviceChoice {
+	return &gpuChoice{g: g, pod: pod, held: held}
+}
 
-func (g *gpus) Choose(pod *v1.Pod, held []podplan.Devices, _ devices.Preferred) (podplan.Devices, error) {
+// gpuChoice has one container.
+type gpuChoice struct {
+	g      *gpus
+	pod    *v1.Pod
+	held   []podplan.Devices
+	chosen podplan.Devices
+}
+
+func (c *gpuChoice) Hints(*v1.Container) numa.Hints        { return numa.Hints{gpu: c.g.hints} }
+func (c *gpuChoice) Chosen() podplan.Devices               { return c.chosen }
+func (c *gpuChoice) Ask(context.Context) devices.Preferred { return nil }
+
+func (c *gpuChoice) Take(*v1.Container, numa.Hint) (err error) {
+	c.chosen, err = c.g.give(c.pod, c.held)
+	return err
+}
+
+func (g *gpus) give(pod *v1.Pod, held []podplan.Devices) (podplan.Devices, error) {
 	free := slices.DeleteFunc(slices.Clone(g.ids), func(id string) bool {
 		return slices.ContainsFunc(held, func(d podplan.Devices) bool { return slices.Contains(d["c"][0].IDs, id) })
 	})
@@ -219,5 +243,66 @@ func TestNoDeviceIsGivenTwice(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestPodThatCannotBeAligned is refused with upstream's reason; it waits if that changes when others have ended.
+func TestPodThatCannotBeAligned(t *testing.T) {
+	g := &gpus{ids: []string{"a", "b"}, hints: []numa.Hint{}}
+	a, pods := newWorld(g)
+	var err error
+	if a.cfg.NUMA, err = numa.New(numa.Config{Policy: "restricted", Scope: "container", Nodes: numa.NodesOf(0, 1)}); err != nil {
+		t.Fatal(err)
+	}
+	v := a.Admit(t.Context(), pods.add(asking("first", 1)).Pod, false)
+	if v.Admitted || v.Reason != "TopologyAffinityError" || v.Message != "Resources cannot be allocated with Topology locality" {
+		t.Errorf("%+v", v)
+	}
+	g.hints = []numa.Hint{{Nodes: numa.NodesOf(1), Preferred: true}}
+	if v := a.Admit(t.Context(), pods.add(asking("second", 1)).Pod, false); !v.Admitted {
+		t.Errorf("%+v", v)
+	}
+}
+
+// TestMemoryIsGiven once, is in the verdict, and is not given again before the pod is gone.
+func TestMemoryIsGiven(t *testing.T) {
+	a, pods := newWorld(&gpus{})
+	const gib = 1 << 30
+	var err error
+	a.cfg.Memory, err = memory.New(memory.Config{
+		Policy: "Static", Total: v1.ResourceList{v1.ResourceMemory: resource.MustParse("1Gi")},
+		Machine: numa.Machine{Nodes: numa.NodesOf(0, 1), Memory: map[int]map[v1.ResourceName]uint64{
+			0: {v1.ResourceMemory: 3 * gib}, 1: {v1.ResourceMemory: 2 * gib},
+		}},
+		Reserved: []kubeletconfig.MemoryReservation{{NumaNode: 0, Limits: v1.ResourceList{v1.ResourceMemory: resource.MustParse("1Gi")}}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	guaranteed := func(name, size string) *podworker.Snapshot {
+		p := asking(name, 0)
+		list := v1.ResourceList{v1.ResourceMemory: resource.MustParse(size), v1.ResourceCPU: resource.MustParse("100m")}
+		p.Spec.Containers[0].Resources = v1.ResourceRequirements{Limits: list, Requests: list}
+		return pods.add(p)
+	}
+	node := a.cfg.Node()
+	node.Status.Allocatable[v1.ResourceMemory] = resource.MustParse("8Gi")
+	a.cfg.Node = func() *v1.Node { return node }
+	first, second, third := guaranteed("first", "2Gi"), guaranteed("second", "1Gi"), guaranteed("third", "2Gi")
+	v := a.Admit(t.Context(), first.Pod, false)
+	if !v.Admitted || fmt.Sprint(v.Memory) != "map[c:[{memory 0 2147483648 0}]]" {
+		t.Errorf("%+v", v)
+	}
+	second.Input.Record.Verdict = new(a.Admit(t.Context(), second.Pod, false))
+	if v := second.Input.Record.Verdict; !v.Admitted || fmt.Sprint(v.Memory) != "map[c:[{memory 1 1073741824 0}]]" {
+		t.Errorf("%+v", v)
+	}
+	if v := a.Admit(t.Context(), third.Pod, false); v.Reason != "UnexpectedAdmissionError" || !strings.Contains(v.Message, "no NUMA nodes with enough memory") {
+		t.Errorf("%+v", v)
+	}
+	second.Pod.DeletionTimestamp = new(metav1.NewTime(time.Now()))
+	fourth := guaranteed("fourth", "2Gi")
+	if v := a.Admit(t.Context(), fourth.Pod, false); v.Admitted || v.Reason != "" {
+		t.Errorf("another one is about to end: %+v", v)
 	}
 }

@@ -3,6 +3,7 @@ package admission
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 
@@ -10,7 +11,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	resourcehelper "k8s.io/component-helpers/resource"
 	"k8s.io/kubectl/pkg/util/qos"
+	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 
+	"wherry.dev/internal/kubelet/cpus"
 	"wherry.dev/internal/kubelet/podplan"
 	"wherry.dev/internal/kubelet/podworker"
 )
@@ -28,10 +31,8 @@ func (a *Admission) Resize(_ context.Context, in *podplan.Input) podplan.ResizeD
 	defer a.mu.Unlock()
 	uid := in.Pod.UID
 	d := a.fits(in.Pod)
-	if a.cfg.CPUs != nil && qos.GetPodQOS(in.Pod) == v1.PodQOSGuaranteed && cpuChanges(in.Pod, in.Record.Verdict) {
-		d = podplan.ResizeDecision{
-			Reason: v1.PodReasonInfeasible, Message: "Resize is infeasible for Guaranteed Pods alongside CPU Manager static policy",
-		}
+	if message := a.infeasible(in); message != "" {
+		d = podplan.ResizeDecision{Reason: v1.PodReasonInfeasible, Message: message}
 	}
 	if d.Allocate && grows(in.Pod, in.Record.Verdict) {
 		if before := a.firstLocked(in); before != "" {
@@ -48,6 +49,19 @@ func (a *Admission) Resize(_ context.Context, in *podplan.Input) podplan.ResizeD
 		a.granted[uid] = in.Pod
 	}
 	return d
+}
+
+// infeasible says why a pod cannot get other resources: those that were given to it cannot be exchanged while it runs.
+func (a *Admission) infeasible(in *podplan.Input) string {
+	const message = "Resize is infeasible for Guaranteed Pods alongside %s Manager policy %q"
+	switch {
+	case qos.GetPodQOS(in.Pod) != v1.PodQOSGuaranteed:
+	case a.cfg.CPUs != nil && changes(in.Pod, in.Record.Verdict, v1.ResourceCPU):
+		return fmt.Sprintf(message, "CPU", cpus.Static)
+	case a.cfg.Memory != nil && changes(in.Pod, in.Record.Verdict, v1.ResourceMemory):
+		return fmt.Sprintf(message, "Memory", kubeletconfig.StaticMemoryManagerPolicy)
+	}
+	return ""
 }
 
 func (a *Admission) fits(pod *v1.Pod) podplan.ResizeDecision {
@@ -69,16 +83,16 @@ func (a *Admission) firstLocked(in *podplan.Input) types.UID {
 	return ""
 }
 
-// cpuChanges reports whether a container's CPU would be another one than it was given.
-func cpuChanges(pod *v1.Pod, v *podplan.Verdict) bool {
+// changes reports whether a container would have more or less of a resource than it was given.
+func changes(pod *v1.Pod, v *podplan.Verdict, name v1.ResourceName) bool {
 	has := podplan.WithAllocated(pod, v)
-	for i := range pod.Spec.Containers {
-		want, is := pod.Spec.Containers[i].Resources.Requests.Cpu(), has.Spec.Containers[i].Resources.Requests.Cpu()
-		if want.Cmp(*is) != 0 {
-			return true
-		}
+	same := func(want, is []v1.Container) bool {
+		return slices.EqualFunc(want, is, func(a, b v1.Container) bool {
+			was := b.Resources.Requests[name]
+			return was.Equal(a.Resources.Requests[name])
+		})
 	}
-	return false
+	return !same(pod.Spec.Containers, has.Spec.Containers) || !same(pod.Spec.InitContainers, has.Spec.InitContainers)
 }
 
 // grows reports whether a pod asks for more than was allocated to it.

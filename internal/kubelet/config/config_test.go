@@ -36,7 +36,7 @@ const head = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfigurat
 
 func TestFlagsWinOverTheFile(t *testing.T) {
 	cfg, err := parse(t, head+"maxPods: 7\nport: 1\nclusterDNS: [10.0.0.1]\nhealthzPort: 5\nsystemReserved: {cpu: \"1\"}\nevictionHard: {memory.available: 5%}\nfeatureGates: {A: true, B: true}\n",
-		"--port=2", "--cluster-dns=10.0.0.2", "--system-reserved=cpu=2", "--register-with-taints=a=b:NoSchedule,c:NoExecute", "--memory-manager-policy=Static",
+		"--port=2", "--cluster-dns=10.0.0.2", "--system-reserved=cpu=2", "--register-with-taints=a=b:NoSchedule,c:NoExecute", "--hairpin-mode=none",
 		"--node-labels=a=b,c=d", "--feature-gates=B=false", "--runtime-request-timeout=1m", "--anonymous-auth", "--lock-file=x", "--v=3", "--logging-format=json")
 	if err != nil {
 		t.Fatal(err)
@@ -62,8 +62,37 @@ func TestFlagsWinOverTheFile(t *testing.T) {
 	}
 	warnings, err := cfg.Warnings()
 	if err != nil || len(warnings) != 3 || !strings.Contains(warnings[0], "--lock-file") ||
-		!strings.Contains(warnings[1], "memoryManagerPolicy (--memory-manager-policy)") || !strings.Contains(warnings[2], "A, B") {
+		!strings.Contains(warnings[1], "hairpinMode (--hairpin-mode)") || !strings.Contains(warnings[2], "A, B") {
 		t.Errorf("warnings: %q, %v", warnings, err)
+	}
+}
+
+// TestReservedMemory may be given several times, and replaces what the file says.
+func TestReservedMemory(t *testing.T) {
+	const file = head + "reservedMemory: [{numaNode: 3, limits: {memory: 9Gi}}]\n"
+	cfg, err := parse(t, file, "--reserved-memory=0:memory=1Gi,hugepages-2Mi=64Mi", "--reserved-memory=1:memory=512Mi;2:memory=1Gi")
+	if err != nil || (&reservedMemory{to: &cfg.ReservedMemory}).String() != "0:hugepages-2Mi=64Mi,memory=1Gi;1:memory=512Mi;2:memory=1Gi" {
+		t.Errorf("%+v, %v", cfg.ReservedMemory, err)
+	}
+	if cfg, err := parse(t, file); err != nil || cfg.ReservedMemory[0].NumaNode != 3 {
+		t.Errorf("%+v, %v", cfg.ReservedMemory, err)
+	}
+	for value, want := range map[string]string{
+		"memory=1Gi":                "want NODE:RESOURCE=QUANTITY",
+		"-1:memory=1Gi":             "want NODE:RESOURCE=QUANTITY",
+		"0:memory":                  "want RESOURCE=QUANTITY",
+		"0:memory=many":             "want RESOURCE=QUANTITY",
+		"0:memory=1Gi,memory=2Gi":   "memory is there twice",
+		"0:memory=1Gi;0:memory=2Gi": "NUMA node 0: memory: it is there twice",
+		"0:cpu=1":                   "only memory and hugepages-<size> can be reserved",
+	} {
+		cfg, err := parse(t, head, "--reserved-memory="+value)
+		if err == nil {
+			err = cfg.validate()
+		}
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", value, err, want)
+		}
 	}
 }
 

@@ -151,12 +151,13 @@ func (c *Config) addPodFlags(fs *pflag.FlagSet) {
 func (c *Config) addManagerFlags(fs *pflag.FlagSet) {
 	k := &c.KubeletConfiguration
 	fs.StringVar(&k.CPUManagerPolicy, "cpu-manager-policy", k.CPUManagerPolicy, "none, or static: containers of Guaranteed pods that ask for whole CPUs have them for themselves")
-	fs.Var(cliflag.NewMapStringString(&k.CPUManagerPolicyOptions), "cpu-manager-policy-options", "options of the policy static: full-pcpus-only=true, strict-cpu-reservation=true")
+	fs.Var(cliflag.NewMapStringString(&k.CPUManagerPolicyOptions), "cpu-manager-policy-options", "options of the policy static: full-pcpus-only=true, strict-cpu-reservation=true …")
 	fs.DurationVar(&k.CPUManagerReconcilePeriod.Duration, "cpu-manager-reconcile-period", k.CPUManagerReconcilePeriod.Duration, noEffect)
-	fs.StringVar(&k.MemoryManagerPolicy, "memory-manager-policy", k.MemoryManagerPolicy, noEffect)
-	fs.StringVar(&k.TopologyManagerPolicy, "topology-manager-policy", k.TopologyManagerPolicy, noEffect)
-	fs.StringVar(&k.TopologyManagerScope, "topology-manager-scope", k.TopologyManagerScope, noEffect)
-	fs.Var(cliflag.NewMapStringString(&k.TopologyManagerPolicyOptions), "topology-manager-policy-options", noEffect)
+	fs.StringVar(&k.MemoryManagerPolicy, "memory-manager-policy", k.MemoryManagerPolicy, "None, or Static: containers of Guaranteed pods have their memory from certain NUMA nodes")
+	fs.StringVar(&k.TopologyManagerPolicy, "topology-manager-policy", k.TopologyManagerPolicy, "how devices, CPUs and memory of a pod are aligned with NUMA nodes: none, best-effort, restricted or single-numa-node")
+	fs.StringVar(&k.TopologyManagerScope, "topology-manager-scope", k.TopologyManagerScope, "what is aligned: what each container gets, or what the pod gets: container or pod")
+	fs.Var(cliflag.NewMapStringString(&k.TopologyManagerPolicyOptions), "topology-manager-policy-options", "options of the policies but none: prefer-closest-numa-nodes=true, max-allowable-numa-nodes=16")
+	fs.Var(&reservedMemory{to: &k.ReservedMemory}, "reserved-memory", "what NUMA nodes keep for system and Kubernetes, for the memory manager: 0:memory=1Gi,hugepages-2Mi=64Mi;1:memory=1Gi")
 	fs.Var(cliflag.NewMapStringString(&k.QOSReserved), "qos-reserved", noEffect)
 	fs.StringVar(&k.KubeletCgroups, "kubelet-cgroups", k.KubeletCgroups, noEffect)
 	fs.StringVar(&k.SystemCgroups, "system-cgroups", k.SystemCgroups, noEffect)
@@ -173,7 +174,7 @@ func (c *Config) addManagerFlags(fs *pflag.FlagSet) {
 var ignoredFlags = []string{
 	"runtime-cgroups", "pod-infra-container-image",
 	"lock-file", "exit-on-lock-contention", "minimum-container-ttl-duration", "maximum-dead-containers-per-container",
-	"maximum-dead-containers", "experimental-mounter-path", "experimental-allocatable-ignore-eviction", "reserved-memory",
+	"maximum-dead-containers", "experimental-mounter-path", "experimental-allocatable-ignore-eviction",
 	// of upstream's cAdvisor
 	"application-metrics-count-limit", "boot-id-file", "container-hints", "containerd", "containerd-namespace", "enable-load-reader",
 	"event-storage-age-limit", "event-storage-event-limit", "global-housekeeping-interval", "housekeeping-interval", "log-cadvisor-usage",

@@ -10,6 +10,7 @@ import (
 
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 
+	"wherry.dev/internal/kubelet/cpus"
 	"wherry.dev/internal/kubelet/eviction"
 )
 
@@ -20,10 +21,8 @@ import (
 // streamingConnectionIdleTimeout, because the runtime's server closes idle streams after a time of
 // its own (4h here as in containerd); upstream's kubelet does not read it either.
 var unimplementedFields = map[string]string{
-	"cpuManagerReconcilePeriod": "--cpu-manager-reconcile-period", "memoryManagerPolicy": "--memory-manager-policy",
-	"topologyManagerPolicy": "--topology-manager-policy", "topologyManagerScope": "--topology-manager-scope",
-	"topologyManagerPolicyOptions": "--topology-manager-policy-options", "reservedMemory": "--reserved-memory",
-	"qosReserved": "--qos-reserved", "memoryThrottlingFactor": "", "memoryReservationPolicy": "",
+	"cpuManagerReconcilePeriod": "--cpu-manager-reconcile-period",
+	"qosReserved":               "--qos-reserved", "memoryThrottlingFactor": "", "memoryReservationPolicy": "",
 	"kernelMemcgNotification": "--kernel-memcg-notification",
 	"kubeletCgroups":          "--kubelet-cgroups", "systemCgroups": "--system-cgroups",
 	"streamingConnectionIdleTimeout": "--streaming-connection-idle-timeout",
@@ -39,6 +38,8 @@ const (
 	gateCFSPeriod  = "CustomCPUCFSQuotaPeriod"
 	gatePodSysctls = "DefaultPodSysctls"
 )
+
+var checkedGates = []string{gateCFSPeriod, gatePodSysctls, cpus.AlphaOptions}
 
 // Warnings names what was configured and has no effect.
 func (c *Config) Warnings() ([]string, error) {
@@ -65,7 +66,7 @@ func (c *Config) Warnings() ([]string, error) {
 		}
 		out = append(out, "KubeletConfiguration: "+name+" is accepted but has no effect")
 	}
-	gates := slices.DeleteFunc(slices.Sorted(maps.Keys(c.FeatureGates)), func(g string) bool { return g == gateCFSPeriod || g == gatePodSysctls })
+	gates := slices.DeleteFunc(slices.Sorted(maps.Keys(c.FeatureGates)), func(g string) bool { return slices.Contains(checkedGates, g) })
 	if len(gates) > 0 {
 		out = append(out, "feature gates of other implementations have no effect: "+strings.Join(gates, ", "))
 	}

@@ -26,6 +26,8 @@ import (
 	apivalidation "wherry.dev/internal/api/validation"
 	"wherry.dev/internal/kubelet/cpus"
 	"wherry.dev/internal/kubelet/eviction"
+	"wherry.dev/internal/kubelet/memory"
+	"wherry.dev/internal/kubelet/numa"
 	"wherry.dev/internal/kubelet/podplan"
 	"wherry.dev/internal/safepath"
 )
@@ -276,8 +278,14 @@ func (c *Config) validateSysctls(p *problems) {
 
 func (c *Config) validateReserved(p *problems) {
 	k := &c.KubeletConfiguration
-	if err := cpus.Check(k.CPUManagerPolicy, k.CPUManagerPolicyOptions); err != nil {
-		p.list = append(p.list, err)
+	for _, err := range []error{
+		cpus.Check(k.CPUManagerPolicy, k.CPUManagerPolicyOptions, c.FeatureGates[cpus.AlphaOptions]),
+		memory.Check(k.MemoryManagerPolicy, k.ReservedMemory),
+		numa.Check(k.TopologyManagerPolicy, k.TopologyManagerScope, k.TopologyManagerPolicyOptions),
+	} {
+		if err != nil {
+			p.list = append(p.list, err)
+		}
 	}
 	if k.ReservedSystemCPUs != "" {
 		p.check(k.SystemReservedCgroup == "" && k.KubeReservedCgroup == "",

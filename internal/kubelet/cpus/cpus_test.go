@@ -20,6 +20,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/cpuset"
 
+	"wherry.dev/internal/kubelet/numa"
 	"wherry.dev/internal/kubelet/podplan"
 )
 
@@ -30,7 +31,7 @@ func machine(sockets, numaPerSocket, coresPerNUMA, threads int) (t Topology) {
 	for thread := range threads {
 		for core := range cores {
 			numa := core / coresPerNUMA
-			t = append(t, CPU{ID: thread*cores + core, Core: core, NUMA: numa, Socket: numa / numaPerSocket})
+			t = append(t, CPU{ID: thread*cores + core, Core: core, NUMA: numa, Socket: numa / numaPerSocket, Cache: numa / numaPerSocket})
 		}
 	}
 	return t
@@ -109,13 +110,16 @@ func TestRead(t *testing.T) {
 		write(root, dir+"core_id", strconv.Itoa(id%2)) // the same numbers in both sockets
 		write(root, dir+"die_id", "0")
 	}
+	for _, id := range []int{0, 1, 4, 5} { // the other socket does not tell of its cache
+		write(root, fmt.Sprintf("devices/system/cpu/cpu%d/cache/index3/id", id), "7")
+	}
 	write(root, "devices/system/node/node0/cpulist", "0-1,4-5")
 	write(root, "devices/system/node/node1/cpulist", "2-3,6-7")
 	got, err := Read(root)
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := Topology{{0, 0, 0, 0}, {1, 1, 0, 0}, {2, 2, 1, 1}, {4, 0, 0, 0}, {5, 1, 0, 0}, {6, 2, 1, 1}, {7, 3, 1, 1}}
+	want := Topology{{0, 0, 0, 0, 7}, {1, 1, 0, 0, 7}, {2, 2, 1, 1, 1}, {4, 0, 0, 0, 7}, {5, 1, 0, 0, 7}, {6, 2, 1, 1, 1}, {7, 3, 1, 1, 1}}
 	if !slices.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}
@@ -126,7 +130,7 @@ func TestRead(t *testing.T) {
 	write(small, "devices/system/cpu/online", "0")
 	write(small, "devices/system/cpu/cpu0/topology/physical_package_id", "-1")
 	write(small, "devices/system/cpu/cpu0/topology/core_id", "0")
-	if got, err := Read(small); err != nil || !slices.Equal(got, Topology{{0, 0, 0, 0}}) {
+	if got, err := Read(small); err != nil || !slices.Equal(got, Topology{{0, 0, 0, 0, 0}}) {
 		t.Errorf("%v, %v", got, err)
 	}
 	if _, err := Read(t.TempDir()); err == nil || !strings.Contains(err.Error(), "cpu/online") {
@@ -150,7 +154,12 @@ func TestOptions(t *testing.T) {
 		{Config{Policy: Static}, "set reservedSystemCPUs (--reserved-cpus), or cpu in systemReserved or kubeReserved to more than zero"},
 		{Config{Policy: Static, Reserved: 5000}, "reserved CPUs: not enough cpus available to satisfy request: requested=5, available=4"},
 		{Config{Policy: Static, ReservedCPUs: cpuset.New(1, 9)}, "the CPUs 9 are not online"},
-		{Config{Policy: Static, Reserved: 1, Options: map[string]string{"align-by-socket": "true"}}, "align-by-socket: this kubelet does not have this option"},
+		{Config{Policy: Static, Reserved: 1, Options: map[string]string{"align-by-socket": "true"}}, "align-by-socket: this option needs the feature gate CPUManagerPolicyAlphaOptions"},
+		{Config{Policy: Static, Reserved: 1, Alpha: true, Options: map[string]string{"align-by-socket": "true"}}, ""},
+		{Config{Policy: Static, Reserved: 1, Alpha: true, Options: map[string]string{"align-by-socket": "true"}, NUMAPolicy: "single-numa-node"}, "align-by-socket does not go together with topologyManagerPolicy single-numa-node"},
+		{Config{Policy: Static, Reserved: 1, Options: map[string]string{"distribute-cpus-across-numa": "true", "full-pcpus-only": "true"}}, ""},
+		{Config{Policy: Static, Reserved: 1, Options: map[string]string{"distribute-cpus-across-numa": "true", "prefer-align-cpus-by-uncorecache": "true"}}, "prefer-align-cpus-by-uncorecache and distribute-cpus-across-numa can not be used at the same time"},
+		{Config{Policy: Static, Reserved: 1, Alpha: true, Options: map[string]string{"distribute-cpus-across-cores": "true", "full-pcpus-only": "true"}}, "full-pcpus-only and distribute-cpus-across-cores can not be used at the same time"},
 		{Config{Policy: Static, Reserved: 1, Options: map[string]string{"fast": "true"}}, "fast: unknown option"},
 		{Config{Policy: Static, Reserved: 1, Options: map[string]string{"full-pcpus-only": "maybe"}}, `full-pcpus-only: bad value "maybe"`},
 		{Config{Policy: None, Options: map[string]string{"full-pcpus-only": "true"}}, "only the policy static has options"},
@@ -172,7 +181,7 @@ func asks(name, cpu string) v1.Container {
 
 func static(t *testing.T, topology Topology, options ...string) *Manager {
 	t.Helper()
-	cfg := Config{Policy: Static, Topology: topology, Reserved: 1, Options: map[string]string{}}
+	cfg := Config{Policy: Static, Topology: topology, Reserved: 1, Options: map[string]string{}, Alpha: true}
 	for _, o := range options {
 		cfg.Options[o] = "true"
 	}
@@ -181,6 +190,13 @@ func static(t *testing.T, topology Topology, options ...string) *Manager {
 		t.Fatal(err)
 	}
 	return m
+}
+
+// choose chooses for all of a pod's containers, near no NUMA node.
+func choose(m *Manager, pod *v1.Pod, held []podplan.CPUs) (podplan.CPUs, error) {
+	c := m.Choose(pod, held)
+	err := (*numa.Manager)(nil).Align(pod, c)
+	return c.Chosen(), err
 }
 
 func TestWhoGetsCPUs(t *testing.T) {
@@ -216,7 +232,7 @@ func TestWhoGetsCPUs(t *testing.T) {
 			p.Spec.InitContainers = []v1.Container{asks("i", "1")}
 		}), nil, podplan.CPUs{"i": "4", "a": "1,5"}},
 	} {
-		got, err := m.Choose(tc.pod, tc.held)
+		got, err := choose(m, tc.pod, tc.held)
 		if err != nil || !maps.Equal(got, tc.want) {
 			t.Errorf("%s: %v, %v; want %v", name, got, err, tc.want)
 		}
@@ -228,11 +244,11 @@ func TestWhoGetsCPUs(t *testing.T) {
 	if shared := strict.Shared([]podplan.CPUs{{"x": "1-2"}}).String(); shared != "3-7" {
 		t.Errorf("shared, strictly: %s", shared)
 	}
-	_, err := strict.Choose(&v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{asks("a", "3")}}}, nil)
+	_, err := choose(strict, &v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{asks("a", "3")}}}, nil)
 	if _, ok := errors.AsType[*SMTAlignmentError](err); !ok || err.Error() != "SMT Alignment Error: requested 3 cpus not multiple cpus per core = 2" {
 		t.Error(err)
 	}
-	if _, err := m.Choose(&v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{asks("a", "8")}}}, nil); err == nil || !strings.Contains(err.Error(), "requested=8, available=7") {
+	if _, err := choose(m, &v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{asks("a", "8")}}}, nil); err == nil || !strings.Contains(err.Error(), "requested=8, available=7") {
 		t.Error(err)
 	}
 	var none *Manager
@@ -256,7 +272,7 @@ func TestNoCPUIsGivenTwice(t *testing.T) {
 			}
 			p := &v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{asks("a", strconv.Itoa(1+r.IntN(4))), asks("b", []string{"1", "500m", "2"}[r.IntN(3)])}}}
 			others := slices.Collect(maps.Values(held))
-			got, err := m.Choose(p, others)
+			got, err := choose(m, p, others)
 			if err != nil {
 				continue // full
 			}
@@ -272,7 +288,7 @@ func TestNoCPUIsGivenTwice(t *testing.T) {
 				t.Fatalf("two containers share: %v", got)
 			}
 			held[i] = got
-			if m.Shared(append(others, got)).IsEmpty() && !m.strictReserved {
+			if m.Shared(append(others, got)).IsEmpty() && !m.on[strictReservation] {
 				t.Fatal("nothing is left to share")
 			}
 		}

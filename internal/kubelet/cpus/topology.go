@@ -17,10 +17,13 @@ import (
 	"strings"
 
 	"k8s.io/utils/cpuset"
+
+	"wherry.dev/internal/kubelet/numa"
 )
 
-// CPU is a logical CPU and where it is. Core is unique on the machine.
-type CPU struct{ ID, Core, Socket, NUMA int }
+// CPU is a logical CPU and where it is. Core is unique on the machine. Cache is the one of the last level that it shares
+// with other cores; the socket if it shares none.
+type CPU struct{ ID, Core, Socket, NUMA, Cache int }
 
 // Topology has the CPUs of a machine that are online, by ID.
 type Topology []CPU
@@ -31,7 +34,7 @@ func Read(root string) (Topology, error) {
 	if err != nil {
 		return nil, fmt.Errorf("CPU topology: %w", err)
 	}
-	numa, err := nodes(root)
+	nodeOf, err := nodes(root)
 	if err != nil {
 		return nil, fmt.Errorf("CPU topology: %w", err)
 	}
@@ -50,10 +53,17 @@ func Read(root string) (Topology, error) {
 			return nil, fmt.Errorf("CPU topology: %w", err)
 		}
 		at := place{max(0, socket), max(0, die), core} // some virtual machines have a socket -1
+		cache, err := readInt(filepath.Join(root, "devices/system/cpu", "cpu"+strconv.Itoa(id), "cache/index3/id"))
+		if errors.Is(err, fs.ErrNotExist) {
+			cache, err = at.socket, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("CPU topology: %w", err)
+		}
 		if _, ok := cores[at]; !ok {
 			cores[at] = len(cores)
 		}
-		out = append(out, CPU{ID: id, Core: cores[at], Socket: at.socket, NUMA: numa[id]})
+		out = append(out, CPU{ID: id, Core: cores[at], Socket: at.socket, NUMA: nodeOf[id], Cache: cache})
 	}
 	if len(out) == 0 {
 		return nil, errors.New("CPU topology: no CPU is online")
@@ -137,6 +147,26 @@ type level func(CPU) int
 func coreOf(c CPU) int   { return c.Core }
 func socketOf(c CPU) int { return c.Socket }
 func numaOf(c CPU) int   { return c.NUMA }
+func cacheOf(c CPU) int  { return c.Cache }
+
+// near returns the CPUs of some parts of a level.
+func (t Topology) near(of level, parts func(int) bool) cpuset.CPUSet {
+	var ids []int
+	for _, c := range t {
+		if parts(of(c)) {
+			ids = append(ids, c.ID)
+		}
+	}
+	return cpuset.New(ids...)
+}
+
+// nodes returns the NUMA nodes that have CPUs.
+func (t Topology) nodes() (out numa.Nodes) {
+	for _, c := range t {
+		out |= numa.NodesOf(c.NUMA)
+	}
+	return out
+}
 
 // sizes returns how many CPUs each part of a level has.
 func (t Topology) sizes(of level) map[int]int {

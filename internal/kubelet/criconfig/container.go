@@ -43,6 +43,8 @@ type ContainerInput struct {
 	// limited.
 	CPUs string
 	Own  bool
+	// Mems are the NUMA nodes from which the container has its memory, "" for all.
+	Mems string
 	// TargetID of an ephemeral container with a target.
 	TargetID string
 	// UserNS has the IDs of a pod with a user namespace of its own.
@@ -110,6 +112,7 @@ func Container(in ContainerInput) (*runtimeapi.ContainerConfig, error) {
 	res.HugepageLimits = hugepages(in.Pod, c, in.PageSizes)
 	res.OomScoreAdj = OOMScoreAdj(in.Pod, c, in.NodeMemory)
 	res.Unified = in.unified()
+	res.CpusetMems = in.Mems
 	if res.CpusetCpus = in.CPUs; in.Own && !in.CFS.Off {
 		res.CpuQuota = cpuUnlimited
 	}

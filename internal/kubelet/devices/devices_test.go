@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
+	"wherry.dev/internal/kubelet/numa"
 	"wherry.dev/internal/kubelet/podplan"
 )
 
@@ -28,15 +29,16 @@ const gpu = "example.com/gpu"
 // fakePlugin is a plugin that serves at a socket of its own.
 type fakePlugin struct {
 	pluginapi.UnimplementedDevicePluginServer
-	options  *pluginapi.DevicePluginOptions
-	list     chan []*pluginapi.Device
-	prefer   []string
-	refuse   error
-	answers  int // to Allocate, instead of one
-	mu       sync.Mutex
-	asked    []string // what Allocate and PreStartContainer were asked for
-	server   *grpc.Server
-	endpoint string
+	options   *pluginapi.DevicePluginOptions
+	list      chan []*pluginapi.Device
+	prefer    []string
+	refuse    error
+	answers   int // to Allocate, instead of one
+	mu        sync.Mutex
+	asked     []string // what Allocate and PreStartContainer were asked for
+	available []string // what GetPreferredAllocation was asked about last
+	server    *grpc.Server
+	endpoint  string
 }
 
 func (p *fakePlugin) GetDevicePluginOptions(context.Context, *pluginapi.Empty) (*pluginapi.DevicePluginOptions, error) {
@@ -56,7 +58,8 @@ func (p *fakePlugin) ListAndWatch(_ *pluginapi.Empty, s grpc.ServerStreamingServ
 	}
 }
 
-func (p *fakePlugin) GetPreferredAllocation(context.Context, *pluginapi.PreferredAllocationRequest) (*pluginapi.PreferredAllocationResponse, error) {
+func (p *fakePlugin) GetPreferredAllocation(_ context.Context, in *pluginapi.PreferredAllocationRequest) (*pluginapi.PreferredAllocationResponse, error) {
+	p.available = in.GetContainerRequests()[0].GetAvailableDeviceIDs()
 	return &pluginapi.PreferredAllocationResponse{ContainerResponses: []*pluginapi.ContainerPreferredAllocationResponse{{DeviceIDs: p.prefer}}}, nil
 }
 
@@ -217,6 +220,13 @@ func said(d podplan.Devices) map[string]string {
 	return out
 }
 
+// choose chooses for all of a pod's containers, near no NUMA node.
+func choose(m *Manager, pod *v1.Pod, held []podplan.Devices, preferred Preferred) (podplan.Devices, error) {
+	c := m.Choose(pod, held, preferred)
+	err := (*numa.Manager)(nil).Align(pod, c)
+	return c.Chosen(), err
+}
+
 func TestPluginComesAndGoes(t *testing.T) {
 	n := newNode(t)
 	p := n.plugin("one.sock", &fakePlugin{}, "a", "b", "c")
@@ -227,7 +237,7 @@ func TestPluginComesAndGoes(t *testing.T) {
 	p.server.Stop()
 	<-n.changes
 	n.wantResources(2, 0)
-	if _, err := n.m.Choose(podOf(asks{name: "c", n: 1}), nil, nil); err == nil || err.Error() != "no healthy devices present; cannot allocate unhealthy devices example.com/gpu" {
+	if _, err := choose(n.m, podOf(asks{name: "c", n: 1}), nil, nil); err == nil || err.Error() != "no healthy devices present; cannot allocate unhealthy devices example.com/gpu" {
 		t.Error(err)
 	}
 	n.plugin("again.sock", &fakePlugin{}, "a", "d")
@@ -297,7 +307,7 @@ func TestChoice(t *testing.T) {
 		"a preference for held ones": {pod: podOf(asks{name: "c", n: 2}), preferred: Preferred{"c": {gpu: {"b", "zz", "d", "d"}}}, want: map[string]string{"c": "a d"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := n.m.Choose(c.pod, held, c.preferred)
+			got, err := choose(n.m, c.pod, held, c.preferred)
 			if c.err != "" {
 				if err == nil || err.Error() != c.err {
 					t.Errorf("%v", err)
@@ -309,7 +319,7 @@ func TestChoice(t *testing.T) {
 			}
 		})
 	}
-	if got, err := n.m.Choose(&v1.Pod{}, held, nil); got != nil || err != nil {
+	if got, err := choose(n.m, &v1.Pod{}, held, nil); got != nil || err != nil {
 		t.Errorf("%v, %v", got, err)
 	}
 }
@@ -321,7 +331,11 @@ func TestContainerGetsWhatThePluginSays(t *testing.T) {
 	if !n.m.Prefers(pod) || n.m.Waits(pod) {
 		t.Error("it has preferences, and is there")
 	}
-	chosen, err := n.m.Choose(pod, nil, n.m.Ask(t.Context(), pod, nil))
+	would := n.m.Choose(pod, nil, nil)
+	if err := (*numa.Manager)(nil).Align(pod, would); err != nil {
+		t.Fatal(err)
+	}
+	chosen, err := choose(n.m, pod, nil, would.Ask(t.Context()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -430,6 +444,71 @@ func TestDamagedState(t *testing.T) {
 	}
 }
 
+// TestNUMANodesOfDevices are in the hints, and devices come from there, also if the plugin prefers others.
+func TestNUMANodesOfDevices(t *testing.T) {
+	n := newNode(t)
+	p := n.plugin("one.sock", &fakePlugin{options: &pluginapi.DevicePluginOptions{GetPreferredAllocationAvailable: true}, prefer: []string{"a"}})
+	var all []*pluginapi.Device
+	for id, nodes := range map[string][]int64{"a": {0}, "b": {0}, "c": {1}, "d": {1}, "e": {0, 1}, "f": nil} {
+		d := &pluginapi.Device{ID: id, Health: pluginapi.Healthy}
+		if nodes != nil {
+			d.Topology = &pluginapi.TopologyInfo{}
+		}
+		for _, id := range nodes {
+			d.Topology.Nodes = append(d.Topology.Nodes, &pluginapi.NUMANode{ID: id})
+		}
+		all = append(all, d)
+	}
+	p.list <- all
+	<-n.changes
+	n.wantResources(6, 6)
+	for name, tc := range map[string]struct {
+		pod       *v1.Pod
+		held      string
+		preferred []string
+		near      numa.Nodes
+		hints     string
+		want      string
+	}{
+		"anywhere":                    {pod: podOf(asks{name: "c", n: 1}), hints: "[{0 true} {1 true} {0-1 false}]", want: "a"},
+		"near a node":                 {pod: podOf(asks{name: "c", n: 2}), near: numa.NodesOf(1), hints: "[{0 true} {1 true} {0-1 false}]", want: "c d"},
+		"some are held":               {pod: podOf(asks{name: "c", n: 3}), held: "d", hints: "[{0 true} {0-1 false}]", want: "a b c"},
+		"of both":                     {pod: podOf(asks{name: "c", n: 4}), near: numa.NodesOf(0, 1), hints: "[{0-1 true}]", want: "a b c d"},
+		"more than are near":          {pod: podOf(asks{name: "c", n: 4}), near: numa.NodesOf(1), hints: "[{0-1 true}]", want: "a c d e"},
+		"one without a place is last": {pod: podOf(asks{name: "c", n: 6}), near: numa.NodesOf(1), hints: "[]", want: "a b c d e f"},
+		"the preferred one is far":    {pod: podOf(asks{name: "c", n: 1}), near: numa.NodesOf(1), preferred: []string{"a", "d"}, hints: "[{0 true} {1 true} {0-1 false}]", want: "d"},
+	} {
+		var held []podplan.Devices
+		if tc.held != "" {
+			held = []podplan.Devices{{"x": {{Resource: gpu, IDs: []string{tc.held}}}}}
+		}
+		c := n.m.Choose(tc.pod, held, Preferred{"c": {gpu: tc.preferred}})
+		container := &tc.pod.Spec.Containers[0]
+		hints := c.Hints(container)[gpu]
+		slices.SortFunc(hints, func(a, b numa.Hint) int { return int(a.Nodes) - int(b.Nodes) })
+		if err := c.Take(container, numa.Hint{Nodes: tc.near}); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if got := fmt.Sprint(hints); got != tc.hints || said(c.Chosen())["c"] != tc.want {
+			t.Errorf("%s: %s, %s; want %s, %s", name, got, said(c.Chosen()), tc.hints, tc.want)
+		}
+	}
+	// An init container's device binds its pod to where it is; the plugin is asked about what is near.
+	pod := podOf(asks{"i", 1, "init"}, asks{name: "c", n: 2})
+	c := n.m.Choose(pod, nil, nil)
+	for _, container := range []*v1.Container{&pod.Spec.InitContainers[0], &pod.Spec.Containers[0]} {
+		if err := c.Take(container, numa.Hint{Nodes: numa.NodesOf(1)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if hints := fmt.Sprint(c.hints(gpu, 1)); said(c.Chosen())["c"] != "c d" || c.wantedByPod()[gpu] != 2 {
+		t.Error(said(c.Chosen()), hints, c.wantedByPod())
+	}
+	if got := c.Ask(t.Context()); !slices.Equal(p.available, []string{"c", "d", "e"}) {
+		t.Errorf("the plugin was asked about %q, and said %v", p.available, got)
+	}
+}
+
 func TestManyDevices(t *testing.T) {
 	n := newNode(t)
 	var ids []string
@@ -438,7 +517,7 @@ func TestManyDevices(t *testing.T) {
 	}
 	n.plugin("one.sock", &fakePlugin{}, ids...)
 	n.wantResources(10000, 10000)
-	got, err := n.m.Choose(podOf(asks{name: "c", n: 9999}, asks{name: "d", n: 1}), nil, nil)
+	got, err := choose(n.m, podOf(asks{name: "c", n: 9999}, asks{name: "d", n: 1}), nil, nil)
 	if err != nil || len(got["c"][0].IDs) != 9999 {
 		t.Error(err)
 	}

@@ -46,51 +46,6 @@ func (m *Manager) Prefers(pod *v1.Pod) bool {
 	return false
 }
 
-// Ask asks the plugins which of the free devices they would give to each container. It is advice: a plugin that does not
-// answer has no preference.
-func (m *Manager) Ask(ctx context.Context, pod *v1.Pod, held []podplan.Devices) Preferred {
-	would, err := m.Choose(pod, held, nil)
-	if err != nil {
-		return nil
-	}
-	c := newChoice(m, held, nil)
-	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
-	defer cancel()
-	out := Preferred{}
-	for container := range pods.Containers(&pod.Spec) {
-		for _, g := range would[container.Name] {
-			p := m.pluginOf(g.Resource)
-			if p == nil || !p.options.GetGetPreferredAllocationAvailable() {
-				continue
-			}
-			answer, err := p.client.GetPreferredAllocation(ctx, &pluginapi.PreferredAllocationRequest{
-				ContainerRequests: []*pluginapi.ContainerPreferredAllocationRequest{{AvailableDeviceIDs: m.free(c, g.Resource), AllocationSize: int32(len(g.IDs))}},
-			})
-			if err != nil || len(answer.GetContainerResponses()) != 1 {
-				continue
-			}
-			if out[container.Name] == nil {
-				out[container.Name] = map[string][]string{}
-			}
-			ids := answer.GetContainerResponses()[0].GetDeviceIDs()
-			out[container.Name][g.Resource] = ids
-			c.take(g.Resource, ids)
-		}
-	}
-	return out
-}
-
-// free returns the devices of a resource that may still be given.
-func (m *Manager) free(c *choice, resource string) []string {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	of := m.known[resource]
-	if of == nil {
-		return nil
-	}
-	return c.free(resource, of)
-}
-
 // Allocate asks the plugins what the containers need for the devices that were chosen for them, and returns the devices
 // with that. A plugin that refuses one refuses the pod.
 func (m *Manager) Allocate(ctx context.Context, devices podplan.Devices) (podplan.Devices, error) {

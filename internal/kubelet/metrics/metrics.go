@@ -251,6 +251,7 @@ var register = sync.OnceFunc(func() {
 		legacyregistry.MustRegister(v)
 	}
 	legacyregistry.MustRegister(plugins()...)
+	legacyregistry.MustRegister(alignments()...)
 	probeRegistry.MustRegister(Probes, ProbeDuration)
 	if err := metrics.RegisterProcessStartTime(probeRegistry.Register); err != nil {
 		panic(err) // registered twice: the first test would fail

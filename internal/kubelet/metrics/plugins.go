@@ -43,7 +43,7 @@ func podResourcesCounter(name, help string) *metrics.CounterVec {
 
 // plugins are the metrics of this file.
 func plugins() []metrics.Registerable {
-	out := []metrics.Registerable{DevicePlugins, DeviceAllocation, DRAOperations, DRACalls, CPUPinnings, CPUPinningErrors, podResources, podResourcesErrors}
+	out := []metrics.Registerable{DevicePlugins, DeviceAllocation, DRAOperations, DRACalls, podResources, podResourcesErrors}
 	for _, c := range podResourcesByCall {
 		out = append(out, c)
 	}
@@ -58,16 +58,3 @@ func PodResources(call string) {
 
 // PodResourcesFailed counts a request to get that failed.
 func PodResourcesFailed() { podResourcesErrors.WithLabelValues("v1").Inc() }
-
-var (
-	// CPUPinnings counts pods for which CPUs of their own were sought.
-	CPUPinnings = metrics.NewCounter(&metrics.CounterOpts{
-		Subsystem: subsystem, Name: "cpu_manager_pinning_requests_total",
-		Help: "Number of pods whose containers were to have CPUs of their own.", StabilityLevel: metrics.ALPHA,
-	})
-	// CPUPinningErrors counts those that got none.
-	CPUPinningErrors = metrics.NewCounter(&metrics.CounterOpts{
-		Subsystem: subsystem, Name: "cpu_manager_pinning_errors_total",
-		Help: "Number of pods whose containers could not have CPUs of their own.", StabilityLevel: metrics.ALPHA,
-	})
-)

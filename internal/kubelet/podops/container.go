@@ -16,6 +16,7 @@ import (
 
 	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/kubelet/criconfig"
+	"wherry.dev/internal/kubelet/memory"
 	"wherry.dev/internal/kubelet/metrics"
 	"wherry.dev/internal/kubelet/objectcache"
 	"wherry.dev/internal/kubelet/podplan"
@@ -94,9 +95,9 @@ func (o *Ops) containerConfig(ctx context.Context, op podplan.Op, in *podplan.In
 	if err != nil {
 		return nil, nil, err
 	}
-	own := ""
+	own, mems := "", ""
 	if v := in.Record.Verdict; v != nil {
-		own = v.CPUs[spec.Name]
+		own, mems = v.CPUs[spec.Name], memory.NodesOf(v.Memory, spec.Name)
 	}
 	set, err := o.CPUs(ctx, own)
 	if err != nil {
@@ -106,7 +107,7 @@ func (o *Ops) containerConfig(ctx context.Context, op podplan.Op, in *podplan.In
 	input := criconfig.ContainerInput{
 		Pod: pod, Container: spec, Attempt: op.Attempt, ImageRef: in.Images[spec.Name].Ref, Env: env, Mounts: mounts, Devices: devices, Plugged: plugged,
 		NodeMemory: node.Memory, PageSizes: criconfig.PageSizes(node.Allocatable), Swap: o.Swap, OOMGroup: o.OOMGroup, Dirs: o.Dirs, SeccompDefault: o.SeccompDefault, CFS: o.CFS, TargetID: o.target(in, spec.Name),
-		UserNS: users, CPUs: set, Own: own != "" && set == own,
+		UserNS: users, CPUs: set, Own: own != "" && set == own, Mems: mems,
 	}
 	if err := o.imageUser(ctx, &input); err != nil {
 		return nil, nil, err

@@ -41,6 +41,21 @@ type Verdict struct {
 	Devices Devices `json:",omitempty"`
 	// CPUs has the CPUs that containers have for themselves.
 	CPUs CPUs `json:",omitempty"`
+	// Memory has the memory that containers have of certain NUMA nodes.
+	Memory Memory `json:",omitempty"`
+}
+
+// Memory is what a pod's containers have of certain NUMA nodes, by container.
+type Memory map[string][]MemoryBlock
+
+// MemoryBlock is memory, or huge pages of one size, that a container has of some nodes together.
+type MemoryBlock struct {
+	Resource string
+	// Nodes are NUMA nodes, as the kernel writes sets of them.
+	Nodes string
+	// Size in bytes; Reused is the part of it that init containers had which ended before.
+	Size   uint64
+	Reused uint64 `json:",omitempty"`
 }
 
 // CPUs are those that a pod's containers have for themselves, by container, as the kernel writes sets of CPUs ("0-3,8").

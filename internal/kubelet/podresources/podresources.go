@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -24,7 +25,9 @@ import (
 	"wherry.dev/internal/kubelet/admission"
 	"wherry.dev/internal/kubelet/devices"
 	"wherry.dev/internal/kubelet/dra"
+	"wherry.dev/internal/kubelet/memory"
 	"wherry.dev/internal/kubelet/metrics"
+	"wherry.dev/internal/kubelet/numa"
 	"wherry.dev/internal/kubelet/podplan"
 	"wherry.dev/internal/kubelet/podworker"
 )
@@ -45,6 +48,8 @@ type Config struct {
 	Devices func() map[string][]devices.Device
 	// CPUs returns those that containers may have for themselves; nil: nobody has any.
 	CPUs func() cpuset.CPUSet
+	// Memory returns what each NUMA node may give; nil: memory is nobody's.
+	Memory func() map[int]memory.Sizes
 	// Claims returns what a container has by its pod's resource claims.
 	Claims func(pod *v1.Pod, c *v1.Container) ([]dra.Given, error)
 }
@@ -120,6 +125,16 @@ func (s *server) GetAllocatableResources(context.Context, *podresourcesapi.Alloc
 	if s.cfg.CPUs != nil {
 		out.CpuIds = ids(s.cfg.CPUs())
 	}
+	if s.cfg.Memory != nil {
+		all := s.cfg.Memory()
+		for _, id := range slices.Sorted(maps.Keys(all)) {
+			for _, name := range slices.Sorted(maps.Keys(all[id])) {
+				if size := all[id][name]; size > 0 {
+					out.Memory = append(out.Memory, block(string(name), size, numa.NodesOf(id)))
+				}
+			}
+		}
+	}
 	for name, all := range s.cfg.Devices() {
 		for _, d := range all {
 			if d.Healthy {
@@ -163,12 +178,18 @@ func (s *server) of(p *podworker.Snapshot, n near) *podresourcesapi.PodResources
 		if set, err := cpuset.Parse(p.Input.Record.Verdict.CPUs[c.Name]); err == nil {
 			has.CpuIds = ids(set)
 		}
+		for _, b := range p.Input.Record.Verdict.Memory[c.Name] {
+			if nodes, err := numa.Parse(b.Nodes); err == nil && b.Size > 0 {
+				has.Memory = append(has.Memory, block(b.Resource, b.Size, nodes))
+			}
+		}
 		out.Containers = append(out.Containers, has)
 	}
 	return out
 }
 
-// claimed returns what a container has by resource claims; nothing before they are prepared.
+// claimed returns what a container has by resource claims; nothing before they are prepared, which whoever prepares them
+// tells.
 func (s *server) claimed(pod *v1.Pod, c *v1.Container) (out []*podresourcesapi.DynamicResource) {
 	given, err := s.cfg.Claims(pod, c)
 	if err != nil {
@@ -187,6 +208,14 @@ func (s *server) claimed(pod *v1.Pod, c *v1.Container) (out []*podresourcesapi.D
 			r.ClaimResources = append(r.ClaimResources, one)
 		}
 		out = append(out, r)
+	}
+	return out
+}
+
+func block(resource string, size uint64, nodes numa.Nodes) *podresourcesapi.ContainerMemory {
+	out := &podresourcesapi.ContainerMemory{MemoryType: resource, Size: size, Topology: &podresourcesapi.TopologyInfo{}}
+	for _, id := range nodes.IDs() {
+		out.Topology.Nodes = append(out.Topology.Nodes, &podresourcesapi.NUMANode{ID: int64(id)})
 	}
 	return out
 }
