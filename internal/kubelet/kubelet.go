@@ -227,6 +227,7 @@ func (k *Kubelet) build(ctx context.Context) error {
 	})
 	k.prober = prober.New(k.deps.Runtime, k.events, pods.Wake, metrics.ProbeMeter{})
 	k.admission = admission.New(k.admissionConfig(), pods)
+	cpus.Report(k.cpus, k.admission.HeldCPUs)
 	if k.rotator, err = k.newRotator(pods); err != nil {
 		return err
 	}

@@ -33,7 +33,14 @@ func TestCPUsOfTheirOwn(t *testing.T) {
 	p.apiserver()
 	p.scheduler()
 	p.runtime()
-	policy := []string{"--cpu-manager-policy", "static", "--kube-reserved", "cpu=500m"}
+	numa, err := os.ReadFile("/sys/devices/system/node/online")
+	if err != nil {
+		t.Fatal(err)
+	}
+	policy := []string{"--cpu-manager-policy", "static", "--kube-reserved", "cpu=500m,memory=64Mi", "--topology-manager-policy", "restricted"}
+	if strings.TrimSpace(string(numa)) == "0" { // reservations are by node
+		policy = append(policy, "--memory-manager-policy", "Static", "--eviction-hard", "memory.available<64Mi", "--reserved-memory", "0:memory=128Mi")
+	}
 	stop := p.kubelet(policy...)
 	p.controllers()
 	c.until("the namespace has a service account", func() bool {

@@ -85,8 +85,10 @@ func boot(ctx context.Context, o options, image, initrd string) (err error) {
 	if err != nil {
 		return err
 	}
+	half := func(id string) string { return fmt.Sprintf("memory-backend-ram,id=%s,size=%dM", id, o.memory/2) } // a NUMA node's
 	cmd := exec.CommandContext(ctx, "qemu-system-x86_64",
-		"-accel", o.accel, "-cpu", "max", "-smp", "2", "-m", strconv.Itoa(o.memory),
+		"-accel", o.accel, "-cpu", "max", "-m", strconv.Itoa(o.memory), "-smp", "4,sockets=2,cores=2",
+		"-object", half("m0"), "-numa", "node,nodeid=0,cpus=0-1,memdev=m0", "-object", half("m1"), "-numa", "node,nodeid=1,cpus=2-3,memdev=m1",
 		"-kernel", image, "-initrd", initrd, "-append", "console=ttyS0 quiet panic=-1 psi=1 mitigations=off",
 		"-drive", "if=virtio,format=raw,cache=unsafe,file="+disk, "-display", "none", "-serial", "stdio", "-monitor", "none", "-nic", "none", "-no-reboot")
 	out, err := cmd.StdoutPipe()

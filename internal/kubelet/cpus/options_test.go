@@ -4,9 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/component-base/metrics/legacyregistry"
+	"k8s.io/component-base/metrics/testutil"
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 
 	"wherry.dev/internal/kubelet/numa"
@@ -152,5 +155,27 @@ func TestWholeCoresOnly(t *testing.T) {
 	want("3", "SMT Alignment Error: requested 3 cpus not multiple cpus per core = 2")
 	if !slices.Equal(m.Assignable().List(), []int{1, 2, 3, 4, 5}) {
 		t.Error(m.Assignable())
+	}
+}
+
+// TestMetrics tell what containers have.
+func TestMetrics(t *testing.T) {
+	Report(static(t, machine(2, 1, 4, 1)), func() []podplan.CPUs { return []podplan.CPUs{{"a": "1-2"}, {"b": "5"}} })
+	defer Report(nil, nil)
+	const want = `
+# HELP kubelet_cpu_manager_allocation_per_numa [ALPHA] Number of CPUs that containers have for themselves, by NUMA node.
+# TYPE kubelet_cpu_manager_allocation_per_numa gauge
+kubelet_cpu_manager_allocation_per_numa{numa_node="0"} 2
+kubelet_cpu_manager_allocation_per_numa{numa_node="1"} 1
+# HELP kubelet_cpu_manager_exclusive_cpu_allocation_count [ALPHA] Number of CPUs that containers have for themselves.
+# TYPE kubelet_cpu_manager_exclusive_cpu_allocation_count gauge
+kubelet_cpu_manager_exclusive_cpu_allocation_count 3
+# HELP kubelet_cpu_manager_shared_pool_size_millicores [ALPHA] CPUs that may still be given to one container, in thousandths.
+# TYPE kubelet_cpu_manager_shared_pool_size_millicores gauge
+kubelet_cpu_manager_shared_pool_size_millicores 4000
+`
+	names := []string{"kubelet_cpu_manager_allocation_per_numa", "kubelet_cpu_manager_exclusive_cpu_allocation_count", "kubelet_cpu_manager_shared_pool_size_millicores"}
+	if err := testutil.GatherAndCompare(legacyregistry.DefaultGatherer, strings.NewReader(want), names...); err != nil {
+		t.Error(err)
 	}
 }

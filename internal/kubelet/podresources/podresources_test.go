@@ -20,6 +20,7 @@ import (
 
 	"wherry.dev/internal/kubelet/devices"
 	"wherry.dev/internal/kubelet/dra"
+	"wherry.dev/internal/kubelet/memory"
 	"wherry.dev/internal/kubelet/podplan"
 	"wherry.dev/internal/kubelet/podworker"
 )
@@ -74,6 +75,9 @@ func says(p *podresourcesapi.PodResources) string {
 				of = append(of, fmt.Sprintf("%s/%s=%s/%s/%s%v", r.GetClaimNamespace(), r.GetClaimName(), d.GetDriverName(), d.GetPoolName(), d.GetDeviceName(), d.GetCdiDevices()))
 			}
 		}
+		for _, m := range c.GetMemory() {
+			of = append(of, fmt.Sprintf("%s=%d of%v", m.GetMemoryType(), m.GetSize(), m.GetTopology().GetNodes()))
+		}
 		out = append(out, c.GetName()+":"+strings.Join(of, ","))
 	}
 	return p.GetNamespace() + "/" + p.GetName() + " " + strings.Join(out, " ")
@@ -85,10 +89,13 @@ func TestWhatPodsHave(t *testing.T) {
 	ended.At, ended.Input.Record.Ending = time.Now(), &podplan.Ending{Phase: v1.PodSucceeded}
 	client := serve(t, Config{
 		Pods: func() []*podworker.Snapshot {
-			return []*podworker.Snapshot{snapshot("new", nil), snapshot("refused", &podplan.Verdict{Reason: "OutOfcpu"}), ended, snapshot("p", &podplan.Verdict{Admitted: true, Devices: given})}
+			return []*podworker.Snapshot{snapshot("new", nil), snapshot("refused", &podplan.Verdict{Reason: "OutOfcpu"}), ended, snapshot("p", &podplan.Verdict{Admitted: true, Devices: given, Memory: podplan.Memory{"c": {{Resource: "memory", Nodes: "0-1", Size: 64}}}})}
 		},
 		Devices: func() map[string][]devices.Device {
 			return map[string][]devices.Device{gpu: {{ID: "a", Healthy: true, Nodes: []int64{0, 1}}, {ID: "b"}, {ID: "d", Healthy: true}}}
+		},
+		Memory: func() map[int]memory.Sizes {
+			return map[int]memory.Sizes{0: {"memory": 7, "hugepages-2Mi": 0}, 1: {"memory": 9}}
 		},
 		Claims: func(_ *v1.Pod, c *v1.Container) ([]dra.Given, error) {
 			if c.Name == "s" {
@@ -97,7 +104,7 @@ func TestWhatPodsHave(t *testing.T) {
 			return []dra.Given{{Namespace: "ns", Claim: "x", Devices: []dra.GivenDevice{{Driver: "d", Device: dra.Device{Pool: "p", Name: "one", CDI: []string{"d/k=1"}}}}}}, nil
 		},
 	})
-	const want = "ns/p s:example.com/gpu[b]0 c:example.com/gpu[a]2,example.com/gpu[d]0,ns/x=d/p/one[name:\"d/k=1\"]"
+	const want = "ns/p s:example.com/gpu[b]0 c:example.com/gpu[a]2,example.com/gpu[d]0,ns/x=d/p/one[name:\"d/k=1\"],memory=64 of[ ID:1]"
 	list, err := client.List(t.Context(), &podresourcesapi.ListPodResourcesRequest{}, grpc.WaitForReady(true))
 	if err != nil || len(list.PodResources) != 1 || says(list.PodResources[0]) != want {
 		t.Errorf("%v, %v; want %s", list, err, want)
@@ -113,7 +120,7 @@ func TestWhatPodsHave(t *testing.T) {
 		}
 	}
 	all, err := client.GetAllocatableResources(t.Context(), &podresourcesapi.AllocatableResourcesRequest{})
-	if err != nil || len(all.Devices) != 2 {
+	if err != nil || len(all.Devices) != 2 || len(all.Memory) != 2 || all.Memory[1].Size != 9 || all.Memory[1].Topology.Nodes[0].ID != 1 {
 		t.Errorf("%v, %v", all, err)
 	}
 }
