@@ -77,6 +77,8 @@ type Config struct {
 	APIServerArgs []string `json:"apiserver-arg,omitempty"`
 	// ControllerArgs are flags of the controllers, each NAME=VALUE.
 	ControllerArgs []string `json:"controller-manager-arg,omitempty"`
+	// KubeletArgs are flags of the kubelet, each NAME=VALUE.
+	KubeletArgs []string `json:"kubelet-arg,omitempty"`
 
 	ManifestDir string   `json:"pod-manifest-path,omitempty"`
 	PodLogsDir  string   `json:"pod-logs-dir,omitempty"`
@@ -190,6 +192,7 @@ func (c *Config) AddFlags(f *pflag.FlagSet) {
 	f.BoolVar(&c.EncryptionReload, "encryption-provider-config-automatic-reload", c.EncryptionReload, "read that file again when it changes")
 	f.StringArrayVar(&c.APIServerArgs, "apiserver-arg", c.APIServerArgs, "a flag of 'wherry apiserver', NAME=VALUE, for authentication, authorization, admission, audit and the like; may be repeated")
 	f.StringArrayVar(&c.ControllerArgs, "controller-manager-arg", c.ControllerArgs, "a flag of 'wherry controller-manager', NAME=VALUE, for autoscalers, grace periods of nodes and the like; may be repeated")
+	f.StringArrayVar(&c.KubeletArgs, "kubelet-arg", c.KubeletArgs, "a flag of 'wherry kubelet', NAME=VALUE, for reservations, evictions, CPUs, NUMA nodes and the like; may be repeated")
 	f.StringVar(&c.ManifestDir, "pod-manifest-path", c.ManifestDir, "folder of static pods (default: "+DefaultManifestDir+", or DATA-DIR/manifests for another --data-dir)")
 	f.StringVar(&c.PodLogsDir, "pod-logs-dir", c.PodLogsDir, "folder of the containers' logs (default: /var/log/pods, or DATA-DIR/log/pods for another --data-dir)")
 	f.StringVar(&c.CNIConfDir, "cni-conf-dir", c.CNIConfDir, "folder of CNI networks; if it has none, Wherry's own bridge is used (default: DATA-DIR/cni/net.d)")

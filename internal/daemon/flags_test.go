@@ -10,6 +10,7 @@ import (
 
 	"wherry.dev/internal/apiserver"
 	"wherry.dev/internal/controller/manager"
+	kubeletconfig "wherry.dev/internal/kubelet/config"
 )
 
 // A whole node passes flags on to its API server, but not those that it sets itself.
@@ -61,6 +62,40 @@ func TestFlagsOfControllers(t *testing.T) {
 	} {
 		if _, err := controllerOptions([]string{arg}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", arg, err, want)
+		}
+	}
+}
+
+// TestKubeletArgs are checked before anything is made, and win over what the node has chosen.
+func TestKubeletArgs(t *testing.T) {
+	for want, arg := range map[string]string{
+		"":                              "system-reserved=cpu=500m,memory=1Gi",
+		`"fast" is not a flag`:          "fast=1",
+		"port cannot be set here":       "--port=1",
+		"pods-per-core needs a value":   "pods-per-core",
+		"unknown policy: \"fast\"":      "cpu-manager-policy=fast",
+		"is not a quantity":             "kube-reserved=cpu=many",
+		"want more than zero":           "reserved-memory=0:memory=0",
+		"this option needs the feature": "cpu-manager-policy-options=align-by-socket=true",
+	} {
+		args := []string{arg}
+		if strings.HasPrefix(arg, "cpu-manager-policy-options") {
+			args = append(args, "cpu-manager-policy=static")
+		}
+		if err := checkKubeletArgs(args); want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v, want %q", arg, err, want)
+		}
+	}
+	c := kubeletconfig.Default()
+	c.EvictionHard = map[string]string{"nodefs.available": "5%"}
+	if err := setKubeletArgs(&c, []string{"eviction-hard=memory.available<1Gi"}); err != nil || len(c.EvictionHard) != 1 || c.EvictionHard["memory.available"] != "1Gi" {
+		t.Errorf("%v, %v", c.EvictionHard, err)
+	}
+	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+	c.AddFlags(flags)
+	for name := range ownKubeletFlags {
+		if flags.Lookup(name) == nil {
+			t.Errorf("--%s is not a flag of the kubelet", name)
 		}
 	}
 }

@@ -86,8 +86,8 @@ func awaitTaint(ctx context.Context, client clientset.Interface, node string) {
 	}
 }
 
-func (d *Daemon) kubeletConfig(now time.Time) (kubeletconfig.Config, error) {
-	c := kubeletconfig.Default()
+func (d *Daemon) kubeletConfig(now time.Time) (c kubeletconfig.Config, err error) {
+	c = kubeletconfig.Default()
 	c.NodeName, c.NodeIP = d.cfg.NodeName, d.cfg.NodeIP
 	c.RootDir = kubeletDir(d.cfg.DataDir)
 	c.PodLogsDir, c.ContainerLogsDir = d.cfg.PodLogsDir, containerLogsDir(&d.cfg)
@@ -130,7 +130,8 @@ func (d *Daemon) kubeletConfig(now time.Time) (kubeletconfig.Config, error) {
 	}
 	c.TLSCertFile, c.TLSPrivateKeyFile = cert, key
 	c.Authentication.X509.ClientCAFile = ca.CertFile
-	return c, nil
+	err = setKubeletArgs(&c, d.cfg.KubeletArgs)
+	return c, err
 }
 
 // The thresholds at which pods that fill the disk are evicted: a twentieth of it, within these

@@ -31,6 +31,9 @@ func preflight(ctx context.Context, cfg *config.Config) error {
 	if _, err := controllerOptions(cfg.ControllerArgs); err != nil {
 		return err
 	}
+	if err := checkKubeletArgs(cfg.KubeletArgs); err != nil {
+		return err
+	}
 	if cfg.RuntimeEndpoint == "" {
 		cc, err := criConfig(cfg)
 		if err != nil {

@@ -61,6 +61,8 @@ func TestWhatIsWrongIsSaidInOneLine(t *testing.T) {
 	c.failsWith("--runtime-config switches off /v1/pods, which is needed for the kubelet; add /v1=true", c.upCommand("--apiserver-arg=runtime-config=/v1/pods=false"))
 	c.failsWith("unknown api groups example.com/v1", c.upCommand("--apiserver-arg=runtime-config=example.com/v1=true"))
 	c.failsWith("--controller-manager-arg: --node-monitor-grace-period must be greater than 0, not 0s", c.upCommand("--controller-manager-arg=node-monitor-grace-period=0s"))
+	c.failsWith("--kubelet-arg: port cannot be set here: use --kubelet-port", c.upCommand("--kubelet-arg=port=1"))
+	c.failsWith("--kubelet-arg: kubelet configuration: cpuManagerPolicy (--cpu-manager-policy): unknown policy", c.upCommand("--kubelet-arg=cpu-manager-policy=fast"))
 	c.failsWith("--node-name \"A_B\"", c.upCommand("--node-name", "A_B"))
 	c.failsWith("port "+port+" is in use by another program; stop that one, or choose another --secure-port", c.upCommand("--secure-port", port))
 	c.failsWith("port "+port+" is in use by another program; stop that one, or choose another --kubelet-port", c.upCommand("--kubelet-port", port))
