@@ -96,6 +96,9 @@ func (p *Provisioner) growVolume(ctx context.Context, claim *v1.PersistentVolume
 		p.growth.AddAfter(cache.MetaObjectToName(claim).String(), patience)
 		return false, nil
 	}
+	if err := limitDirectory(p.Root, pv.Name, want.Value()); err != nil {
+		return false, err
+	}
 	next := pv.DeepCopy()
 	next.Spec.Capacity[v1.ResourceStorage] = want
 	if _, err := p.client.CoreV1().PersistentVolumes().Update(ctx, next, metav1.UpdateOptions{}); err != nil {

@@ -1,10 +1,12 @@
 package localvolume
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"os"
 	"path/filepath"
+	goruntime "runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -25,6 +27,7 @@ import (
 
 	"wherry.dev/internal/api/classes"
 	"wherry.dev/internal/disk"
+	"wherry.dev/internal/quota"
 	"wherry.dev/test/leaks"
 )
 
@@ -343,6 +346,71 @@ func (w *world) sizes() string {
 		w.t.Fatal(err)
 	}
 	return pv.Spec.Capacity.Storage().String() + " " + claim.Status.Capacity.Storage().String()
+}
+
+// asContainer does something as the processes of ordinary containers do it: without CAP_SYS_RESOURCE, which goes past quotas.
+func asContainer(t *testing.T, do func() error) error {
+	t.Helper()
+	done := make(chan error, 1)
+	go func() {
+		goruntime.LockOSThread() // for good: the thread ends with the goroutine
+		hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+		var data [2]unix.CapUserData
+		if err := unix.Capget(&hdr, &data[0]); err != nil {
+			done <- err
+			return
+		}
+		data[0].Effective &^= 1 << unix.CAP_SYS_RESOURCE
+		if err := unix.Capset(&hdr, &data[0]); err != nil {
+			done <- err
+			return
+		}
+		done <- do()
+	}()
+	return <-done
+}
+
+// TestSizesHold where the file system limits what projects hold.
+func TestSizesHold(t *testing.T) {
+	root := t.TempDir()
+	const mib = 1 << 20
+	fill := func(n int) error {
+		return asContainer(t, func() error {
+			return os.WriteFile(filepath.Join(root, "pvc-1", "f"), bytes.Repeat([]byte("x"), n), 0o600)
+		})
+	}
+	for range 2 { // as after a kill
+		if err := makeDirectory(root, "pvc-1", 4*mib); err != nil {
+			t.Fatal(err)
+		}
+	}
+	dir, err := os.Open(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = dir.Close() }()
+	limited, err := quota.Enforced(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := fill(5 * mib); (err != nil) != limited {
+		t.Errorf("more than its size: %v; limits are enforced: %v", err, limited)
+	}
+	if err := limitDirectory(root, "pvc-1", 8*mib); err != nil {
+		t.Fatal(err)
+	}
+	if err := fill(5 * mib); err != nil {
+		t.Errorf("after it has grown: %v", err)
+	}
+	if err := errors.Join(limitDirectory(root, "gone", mib), onDirectory(root, "pvc-1", quota.Release)); err != nil {
+		t.Error(err)
+	}
+	if err := fill(20 * mib); err != nil {
+		t.Errorf("after it was let go: %v", err)
+	}
+	if !limited {
+		t.Skip("this file system enforces no project quotas: make test-v2")
+	}
 }
 
 func TestGrowth(t *testing.T) {

@@ -175,7 +175,7 @@ func (p *Provisioner) provision(ctx context.Context, claim *v1.PersistentVolumeC
 	}
 	defer p.making.end(pv.Name)
 	p.making.note(claim.Namespace+"/"+claim.Name, pv.Name)
-	if err := makeDirectory(p.Root, pv.Name); err != nil {
+	if err := makeDirectory(p.Root, pv.Name, pv.Spec.Capacity.Storage().Value()); err != nil {
 		p.failed(claim, err.Error())
 		return err
 	}

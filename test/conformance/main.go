@@ -27,6 +27,8 @@ type options struct {
 	procs       int
 	hollowNodes int
 	logs        string
+	install     string   // a program that installs what the specs need, a CSI driver say
+	e2eFlags    []string // for the test program
 	up          []string
 }
 
@@ -48,6 +50,12 @@ func main() {
 	flag.IntVar(&o.procs, "procs", 6, "specs to run side by side")
 	flag.IntVar(&o.hollowNodes, "hollow-nodes", 0, "hollow nodes beside the real one, over three zones: for specs that look at where pods are put, not into them")
 	flag.StringVar(&o.logs, "logs", "out/conformance", "folder for the output of the tests and the node's log")
+	flag.StringVar(&o.install, "install", "", "program to run when the node is Ready, which installs what the specs need, a CSI driver say; "+
+		"it has KUBECONFIG, WHERRY_DATA_DIR and WHERRY_RUN_DIR in its environment")
+	flag.Func("e2e-flag", "flag for the test program, such as --storage.testdriver=/path; may be repeated", func(arg string) error {
+		o.e2eFlags = append(o.e2eFlags, arg)
+		return nil
+	})
 	flag.Parse()
 	if flag.NArg() < 2 {
 		fmt.Fprintln(os.Stderr, "usage: conformance [flags] WHERRY E2E_TEST [flags of wherry up]")
@@ -91,6 +99,9 @@ func run(ctx context.Context, o options) (ok bool, err error) {
 		}
 		err = errors.Join(err, n.close(ctx))
 	}()
+	if err := n.install(ctx, o.install); err != nil {
+		return false, err
+	}
 	s := suite{options: o, kubeconfig: n.kubeconfig(), dir: n.dir}
 	names, err := s.list(ctx)
 	if err != nil {

@@ -73,6 +73,20 @@ func (n *node) command(ctx context.Context, args ...string) error {
 	return nil
 }
 
+// install runs a program that installs something on the node; its output is shown.
+func (n *node) install(ctx context.Context, program string) error {
+	if program == "" {
+		return nil
+	}
+	cmd := exec.CommandContext(ctx, program)
+	cmd.Dir, cmd.Env = n.dir, append(n.environ(), "KUBECONFIG="+n.kubeconfig())
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("-install %s: %w", program, err)
+	}
+	return nil
+}
+
 // close takes everything down.
 func (n *node) close(ctx context.Context) error {
 	if n.dir == "" {

@@ -138,7 +138,7 @@ func (s *suite) process(ctx context.Context, name string, args ...string) (_ *gi
 		"--kubeconfig=" + s.kubeconfig, "--provider=skeleton", "--non-blocking-taints=node.kubernetes.io/",
 		"--disable-log-dump", "--dump-logs-on-failure=false", "--ginkgo.no-color", "--ginkgo.v",
 		"--ginkgo.timeout=1h", "--ginkgo.json-report=" + report,
-	}, args...)...)
+	}, slices.Concat(s.e2eFlags, args)...)...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.Dir, cmd.Env = s.dir, registries.WithoutProxies(os.Environ())
 	cmd.Stdout, cmd.Stderr = io.Writer(log), log

@@ -37,8 +37,8 @@ mount -t devpts -o gid=5,mode=620,ptmxmode=666 devpts /dev/pts
 mount -t tmpfs -o mode=1777 shm /dev/shm
 mount -t mqueue mqueue /dev/mqueue
 mount -t cgroup2 cgroup2 /sys/fs/cgroup
-modprobe virtio_pci; modprobe virtio_blk
-mount -t ext4 /dev/vda /tmp && chmod 1777 /tmp
+modprobe virtio_pci; modprobe virtio_blk; modprobe quota_v2
+mount -t ext4 -o prjquota /dev/vda /tmp && chmod 1777 /tmp
 mount -t tmpfs -o mode=755 run /run
 [ -e /dev/fd ] || ln -s /proc/self/fd /dev/fd
 hostname vm
@@ -62,13 +62,13 @@ var telling = regexp.MustCompile(`^(\s*--- |\s+\w+_test\.go:|PASS|FAIL|panic: |`
 const diskSize = 8 << 30
 
 // makeDisk makes an empty disk: this kernel's tmpfs has no ID-mapped mounts, which pods with a user
-// namespace need for their images.
+// namespace need for their images. It limits what projects hold.
 func makeDisk(ctx context.Context, out string) (string, error) {
 	path := filepath.Join(out, "disk")
 	if err := errors.Join(os.WriteFile(path, nil, 0o600), os.Truncate(path, diskSize)); err != nil {
 		return "", err
 	}
-	return path, command(ctx, "mkfs.ext4", "-q", "-F", "-O", "^has_journal", path)
+	return path, command(ctx, "mkfs.ext4", "-q", "-F", "-O", "^has_journal,quota,project", "-E", "quotatype=prjquota", path)
 }
 
 // boot runs the machine and reads the results from its console.

@@ -15,7 +15,7 @@ var programs = []string{"crun", "runc", "conmon", "nft"}
 
 // modules are the kernel modules that pods need.
 var modules = []string{
-	"kernel/arch", "kernel/crypto", "kernel/lib", "kernel/net", "kernel/fs/overlayfs",
+	"kernel/arch", "kernel/crypto", "kernel/lib", "kernel/net", "kernel/fs/overlayfs", "kernel/fs/quota",
 	"kernel/drivers/virtio", "kernel/drivers/block/virtio_blk.ko", "kernel/drivers/net/veth.ko", "kernel/drivers/net/tun.ko", "modules.builtin", "modules.builtin.modinfo", "modules.order",
 }
 

@@ -18,8 +18,8 @@ import (
 	"time"
 )
 
-// packages whose code differs between the cgroup versions, or runs on them.
-var packages = []string{"internal/cgroup", "internal/oci", "internal/cri", withSwap}
+// packages whose code differs between the cgroup versions, or runs on them, or needs a file system with project quotas.
+var packages = []string{"internal/cgroup", "internal/quota", "internal/localvolume", "internal/oci", "internal/cri", withSwap}
 
 // withSwap is the last package; its tests find swap in the machine.
 const withSwap = "test/v2"
