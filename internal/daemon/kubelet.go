@@ -26,6 +26,7 @@ import (
 	"wherry.dev/internal/disk"
 	"wherry.dev/internal/kubelet"
 	kubeletconfig "wherry.dev/internal/kubelet/config"
+	"wherry.dev/internal/mount"
 	"wherry.dev/internal/pki"
 )
 
@@ -46,7 +47,9 @@ func (d *Daemon) startKubelet(ctx context.Context) error {
 	if cfg.NoClusterDNS {
 		klog.FromContext(ctx).Info("The cluster has no DNS (--dns=none): pods with dnsPolicy ClusterFirst get the node's resolv.conf")
 	}
-	d.node, err = kubelet.New(cfg, kubelet.Deps{Client: client, Runtime: d.runtime, Images: d.imageService, Cgroups: groups, WatchMemory: cgroup.WatchMemory})
+	d.node, err = kubelet.New(cfg, kubelet.Deps{
+		Client: client, Runtime: d.runtime, Images: d.imageService, Cgroups: groups, WatchMemory: cgroup.WatchMemory, Share: mount.Share,
+	})
 	if err != nil {
 		return err
 	}

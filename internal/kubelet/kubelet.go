@@ -57,6 +57,7 @@ import (
 	"wherry.dev/internal/kubelet/status"
 	"wherry.dev/internal/kubelet/storagelimit"
 	"wherry.dev/internal/kubelet/volume"
+	"wherry.dev/internal/mount"
 )
 
 // Cgroups creates and removes control groups; paths are relative to the root of the hierarchies.
@@ -79,6 +80,9 @@ type Deps struct {
 	Cgroups Cgroups
 	// WatchMemory, if not nil, has the kernel tell when memory runs short.
 	WatchMemory eviction.WatchMemory
+	// Share, if not nil, has what is mounted in the kubelet's folder appear to containers that were given it with mount
+	// propagation, and what they mount there to the machine, as CSI drivers do it; mount.Share implements it.
+	Share func(dir string) error
 }
 
 // Kubelet is the node agent.
@@ -158,7 +162,8 @@ func New(cfg config.Config, deps Deps) (*Kubelet, error) {
 	if k.hostIPs, err = nodestatus.HostIP(cfg.NodeIP); err != nil {
 		return nil, fmt.Errorf("kubelet: %w", err)
 	}
-	for _, dir := range []string{cfg.RootDir, k.dirs.Pods()} {
+	// Manifests of CSI drivers count on the folder of plugins, as upstream makes it.
+	for _, dir := range []string{cfg.RootDir, k.dirs.Pods(), filepath.Join(cfg.RootDir, "plugins")} {
 		if err := os.MkdirAll(dir, 0o750); err != nil {
 			return nil, fmt.Errorf("kubelet: %w", err)
 		}
@@ -187,6 +192,20 @@ func (k *Kubelet) Ready() <-chan struct{} { return k.ready }
 // Serves is closed when the runtime has answered and the server accepts requests. The node may
 // still be waiting for its API server or its network, and those may be waiting for its pods.
 func (k *Kubelet) Serves() <-chan struct{} { return k.serves }
+
+// share shares what is mounted in the kubelet's folder.
+func (k *Kubelet) share(ctx context.Context) error {
+	if k.deps.Share == nil {
+		return nil
+	}
+	err := k.deps.Share(k.cfg.RootDir)
+	if errors.Is(err, mount.ErrMountsBelow) {
+		klog.FromContext(ctx).Info("Warning: pods of an earlier version have mounts in the kubelet's folder: until it is started without "+
+			"any, containers that mount something there for others do not start", "err", err)
+		return nil
+	}
+	return err
+}
 
 // Healthy returns an error if the kubelet is not healthy. An unreachable API server does not count:
 // whoever brings up a control plane from static pods waits for this first.
@@ -387,6 +406,9 @@ func (k *Kubelet) planNode() podplan.Node {
 // Containers keep running; the next Run finds them.
 func (k *Kubelet) Run(ctx context.Context) error {
 	if err := host.Check(klog.FromContext(ctx), &k.cfg); err != nil {
+		return fmt.Errorf("kubelet: %w", err)
+	}
+	if err := k.share(ctx); err != nil {
 		return fmt.Errorf("kubelet: %w", err)
 	}
 	metrics.Register()

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sort"
 	"strings"
 
@@ -132,14 +133,52 @@ func Showing(dir string) ([]string, error) {
 	return showing(dir, all), nil
 }
 
-// showing finds the mount that the directory is on, and those of the same file system that begin at or below it.
-func showing(dir string, all []*mountinfo.Info) []string {
-	var on *mountinfo.Info
+// of returns the mount that a directory is on, nil if there is none.
+func of(dir string, all []*mountinfo.Info) (on *mountinfo.Info) {
 	for _, m := range all {
 		if isWithin(m.Mountpoint, dir) && (on == nil || len(m.Mountpoint) >= len(on.Mountpoint)) {
 			on = m // of those at the same place, the last one covers the others
 		}
 	}
+	return on
+}
+
+// ErrMountsBelow says that a directory cannot become a mount point: what is mounted below it would be out of sight.
+var ErrMountsBelow = errors.New("something is mounted below it")
+
+// Share has what is mounted in a directory, by whomever, appear to all who share it: the machine, and containers to which it
+// was given with mount propagation. Where the directory is on a mount that is not shared, it becomes one of its own; the
+// error is then ErrMountsBelow if something is mounted in it already.
+func Share(dir string) error {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return err
+	}
+	all, err := mountinfo.GetMounts(nil)
+	if err != nil {
+		return err
+	}
+	on := of(dir, all)
+	if on == nil || strings.Contains(on.Optional, "shared:") {
+		return nil
+	}
+	if on.Mountpoint != dir {
+		if slices.ContainsFunc(all, func(m *mountinfo.Info) bool { return isWithin(dir, m.Mountpoint) }) {
+			return fmt.Errorf("share what is mounted in %s: %w", dir, ErrMountsBelow)
+		}
+		if err := unix.Mount(dir, dir, "", unix.MS_BIND, ""); err != nil {
+			return fmt.Errorf("mount %s on itself: %w", dir, err)
+		}
+	}
+	if err := unix.Mount("", dir, "", unix.MS_SHARED|unix.MS_REC, ""); err != nil {
+		return fmt.Errorf("share what is mounted in %s: %w", dir, err)
+	}
+	return nil
+}
+
+// showing finds the mount that the directory is on, and those of the same file system that begin at or below it.
+func showing(dir string, all []*mountinfo.Info) []string {
+	on := of(dir, all)
 	if on == nil {
 		return nil
 	}
