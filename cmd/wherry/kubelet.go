@@ -13,6 +13,7 @@ import (
 	"wherry.dev/internal/kubelet"
 	kubeletconfig "wherry.dev/internal/kubelet/config"
 	"wherry.dev/internal/kubelet/host"
+	"wherry.dev/internal/kubelet/oom"
 	"wherry.dev/internal/mount"
 )
 
@@ -48,7 +49,7 @@ exist yet, --bootstrap-kubeconfig gets it from the API server.`,
 		if err != nil {
 			return err
 		}
-		deps := kubelet.Deps{Cgroups: groups, WatchMemory: cgroup.WatchMemory, Share: mount.Share}
+		deps := kubelet.Deps{Cgroups: groups, WatchMemory: cgroup.WatchMemory, Share: mount.Share, KernelLog: oom.KernelLog}
 		if deps.Runtime, deps.Images, err = kubelet.DialRuntime(cmd.Context(), cfg.ContainerRuntimeEndpoint, cfg.ImageServiceEndpoint, cfg.RuntimeRequestTimeout.Duration); err != nil {
 			return err
 		}

@@ -26,6 +26,7 @@ import (
 	"wherry.dev/internal/disk"
 	"wherry.dev/internal/kubelet"
 	kubeletconfig "wherry.dev/internal/kubelet/config"
+	"wherry.dev/internal/kubelet/oom"
 	"wherry.dev/internal/mount"
 	"wherry.dev/internal/pki"
 )
@@ -48,7 +49,7 @@ func (d *Daemon) startKubelet(ctx context.Context) error {
 		klog.FromContext(ctx).Info("The cluster has no DNS (--dns=none): pods with dnsPolicy ClusterFirst get the node's resolv.conf")
 	}
 	d.node, err = kubelet.New(cfg, kubelet.Deps{
-		Client: client, Runtime: d.runtime, Images: d.imageService, Cgroups: groups, WatchMemory: cgroup.WatchMemory, Share: mount.Share,
+		Client: client, Runtime: d.runtime, Images: d.imageService, Cgroups: groups, WatchMemory: cgroup.WatchMemory, Share: mount.Share, KernelLog: oom.KernelLog,
 	})
 	if err != nil {
 		return err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -83,6 +84,9 @@ type Deps struct {
 	// Share, if not nil, has what is mounted in the kubelet's folder appear to containers that were given it with mount
 	// propagation, and what they mount there to the machine, as CSI drivers do it; mount.Share implements it.
 	Share func(dir string) error
+	// KernelLog, if not nil, opens the kernel's log, to tell of processes that were killed because the machine had no memory
+	// left; oom.KernelLog implements it.
+	KernelLog func() (io.ReadCloser, error)
 }
 
 // Kubelet is the node agent.
@@ -439,7 +443,7 @@ func (k *Kubelet) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, run := range []func(context.Context) error{
 		k.objects.Run, k.status.Run, k.table.Run, k.node.Run, k.node.RunLease, k.pleg.Watch, k.pleg.Relist, k.rotator.Run, k.shutdown().Run,
-		k.tellReady, k.findPlugins, k.removeSlices, k.runDevices, k.tellResources,
+		k.tellReady, k.findPlugins, k.removeSlices, k.watchOOM, k.runDevices, k.tellResources,
 		k.afterSources(k.keepCPUs), k.afterSources(k.orphans.Run), k.afterSources(k.followShares), k.afterSources(k.guardNode),
 	} {
 		g.Go(func() error { return run(ctx) })

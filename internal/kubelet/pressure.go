@@ -14,11 +14,24 @@ import (
 	"wherry.dev/internal/kubelet/eviction"
 	"wherry.dev/internal/kubelet/imagegc"
 	"wherry.dev/internal/kubelet/metrics"
+	"wherry.dev/internal/kubelet/oom"
 	"wherry.dev/internal/kubelet/server"
 	"wherry.dev/internal/kubelet/storagelimit"
 )
 
 // guardNode removes images that no pod needs, and evicts the pods that use up what the node has.
+// watchOOM has an event on the node tell of each process that was killed because the machine had no memory left.
+func (k *Kubelet) watchOOM(ctx context.Context) error {
+	if k.deps.KernelLog == nil {
+		return nil
+	}
+	return apart(ctx, func(ctx context.Context) error {
+		return oom.Watch(ctx, k.deps.KernelLog, func(v oom.Victim) {
+			k.events.Eventf(k.node.Ref(), v1.EventTypeWarning, "SystemOOM", "%s", v)
+		})
+	})
+}
+
 func (k *Kubelet) guardNode(ctx context.Context) error {
 	imageDir, layerDir := k.imageDirs(ctx)
 	images := k.collectsImages(imageDir)

@@ -34,7 +34,6 @@ const (
 	ofProjects   = 2          // PRJQUOTA
 	blockLimits  = 1          // QIF_BLIMITS
 	blockSize    = 1024       // QIF_DQBLKSIZE
-	isCounted    = 1 << 4     // FS_QUOTA_PDQ_ACCT
 	isEnforced   = 1 << 5     // FS_QUOTA_PDQ_ENFD
 	stateFlagsAt = 2          // where struct fs_quota_stat has its flags
 )
@@ -54,21 +53,15 @@ type block struct {
 
 // Enforced reports whether the file system of an open directory limits what projects hold.
 func Enforced(dir *os.File) (bool, error) {
-	state, err := stateOf(dir)
-	return state&isEnforced != 0, err
-}
-
-// stateOf returns what a file system does with projects: nothing if it knows none.
-func stateOf(dir *os.File) (uint16, error) {
 	var state [256]byte
 	err := control(dir, getState, 0, unsafe.Pointer(&state[0]))
 	if unavailable(err) {
-		return 0, nil
+		return false, nil
 	}
 	if err != nil {
-		return 0, fmt.Errorf("project quotas of %s: %w", dir.Name(), err)
+		return false, fmt.Errorf("project quotas of %s: %w", dir.Name(), err)
 	}
-	return *(*uint16)(unsafe.Pointer(&state[stateFlagsAt])), nil
+	return *(*uint16)(unsafe.Pointer(&state[stateFlagsAt]))&isEnforced != 0, nil
 }
 
 // unavailable reports whether an error says that there are no quotas, or that the kernel cannot be asked.
@@ -87,35 +80,6 @@ func Limit(dir *os.File, bytes uint64) error {
 	if on, err := Enforced(dir); err != nil || !on {
 		return errors.Join(err, ErrNone)
 	}
-	return assign(dir, func(project uint32) error { return setLimit(dir, project, bytes) })
-}
-
-// Track gives an open directory a project of its own, unless it has one, so that Used knows what it holds; nothing if the
-// file system does not count. It has to be empty, and only processes of other user namespaces may write to it: others could
-// give their files another number.
-func Track(dir *os.File) error {
-	if state, err := stateOf(dir); err != nil || state&isCounted == 0 {
-		return err
-	}
-	return assign(dir, func(uint32) error { return nil })
-}
-
-// Used returns what a tracked directory holds, itself included, in bytes and in inodes, and whether it is tracked. Files
-// count until nobody has them open.
-func Used(dir *os.File) (bytes, inodes uint64, tracked bool, err error) {
-	project, err := Project(dir)
-	if err != nil || project == 0 {
-		return 0, 0, false, err
-	}
-	if state, err := stateOf(dir); err != nil || state&isCounted == 0 {
-		return 0, 0, false, err
-	}
-	is, err := quotaOf(dir, project)
-	return is.Space, is.Inodes, err == nil, err
-}
-
-// assign gives a directory a project, unless it has one. prepare is called with it before anything can belong to it.
-func assign(dir *os.File, prepare func(project uint32) error) error {
 	is, err := read(dir)
 	if err != nil {
 		return err
@@ -126,7 +90,7 @@ func assign(dir *os.File, prepare func(project uint32) error) error {
 			return err
 		}
 	}
-	if err := prepare(project); err != nil {
+	if err := setLimit(dir, project, bytes); err != nil {
 		return err
 	}
 	if is.Project == project && is.Flags&inherit != 0 {

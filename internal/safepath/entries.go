@@ -47,7 +47,7 @@ func (d *Dir) Sub(path string) (*Dir, error) {
 	if err != nil {
 		return nil, &os.PathError{Op: "open", Path: filepath.Join(d.path, path), Err: err}
 	}
-	return &Dir{fd, filepath.Join(d.path, path)}, nil
+	return &Dir{fd: fd, path: filepath.Join(d.path, path), strict: d.strict}, nil
 }
 
 // Folder opens a folder to list it, or to change its owner and mode by the descriptor.

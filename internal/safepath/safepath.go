@@ -35,6 +35,8 @@ var ErrTooLarge = errors.New("is too large")
 type Dir struct {
 	fd   int
 	path string
+	// strict: a link that leads out of it is an error (EXDEV), rather than followed as in a chroot.
+	strict bool
 }
 
 // Open opens a folder. The way to it must be trusted.
@@ -43,7 +45,16 @@ func Open(path string) (*Dir, error) {
 	if err != nil {
 		return nil, &os.PathError{Op: "open", Path: path, Err: err}
 	}
-	return &Dir{fd, path}, nil
+	return &Dir{fd: fd, path: path}, nil
+}
+
+// OpenStrict is Open of a folder in which a link that leads out of it, to its parent or to a full path, is an error (EXDEV).
+func OpenStrict(path string) (*Dir, error) {
+	d, err := Open(path)
+	if err == nil {
+		d.strict = true
+	}
+	return d, err
 }
 
 // Close closes the folder.
@@ -85,6 +96,9 @@ func (d *Dir) open(path string, flags uint64) (fd int, err error) {
 func (d *Dir) resolve(path string, flags, mode uint64) (fd int, err error) {
 	how := unix.OpenHow{
 		Flags: flags | unix.O_CLOEXEC, Mode: mode, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
+	}
+	if d.strict {
+		how.Resolve = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_MAGICLINKS
 	}
 	for range 100 {
 		fd, err = unix.Openat2(d.fd, path, &how)

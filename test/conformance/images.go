@@ -23,7 +23,7 @@ import (
 // implements differently: Debian's busybox has a cut-down nc, and its shell drops variables whose
 // names are not identifiers. Package → program.
 var tools = map[string]string{
-	"bash": "/bin/bash", "netcat-openbsd": "/bin/nc.openbsd", "curl": "/usr/bin/curl", "bind9-dnsutils": "/usr/bin/dig",
+	"bash": "/bin/bash", "coreutils": "/bin/dd", "netcat-openbsd": "/bin/nc.openbsd", "curl": "/usr/bin/curl", "bind9-dnsutils": "/usr/bin/dig",
 	"iproute2": "/bin/ip", "libc-bin": "/usr/bin/getent", "procps": "/usr/bin/pgrep", "util-linux": "/usr/bin/ipcs",
 }
 

@@ -24,8 +24,9 @@ var exceptions = ginkgo.Exceptions{
 	"Kubelet when scheduling a read only busybox container should not write to root filesystem": "it wants the error in the words of busybox's shell; the image has bash",
 	"PrivilegedPod [NodeConformance] should enable privileged commands":                         "it makes a dummy link; the kernel of the machine it ran on has none",
 	"Networking should provider Internet connection for containers using DNS":                   "it connects to google.com; the machine it ran on reaches no other",
-	"DNS configMap nameserver":               "it changes the ConfigMap of the cluster's CoreDNS; there is none, the node itself answers, and has flags for this",
-	"Workload [FeatureGate:GenericWorkload]": "it wants scheduling.k8s.io/v1alpha2, which 1.37 no longer has; what took its place is off by default, and not served here",
+	"DNS configMap nameserver":                                  "it changes the ConfigMap of the cluster's CoreDNS; there is none, the node itself answers, and has flags for this",
+	"volumeMode should not mount / map unused volumes in a pod": "it looks for the kubelet's folder at /var/lib/kubelet, whatever it is told",
+	"Workload [FeatureGate:GenericWorkload]":                    "it wants scheduling.k8s.io/v1alpha2, which 1.37 no longer has; what took its place is off by default, and not served here",
 }
 
 // lowersOOM reports whether this machine lets a process lower its oom_score_adj.
@@ -137,7 +138,7 @@ func (s *suite) process(ctx context.Context, name string, args ...string) (_ *gi
 	cmd := exec.CommandContext(ctx, s.e2e, append([]string{
 		"--kubeconfig=" + s.kubeconfig, "--provider=skeleton", "--non-blocking-taints=node.kubernetes.io/",
 		"--disable-log-dump", "--dump-logs-on-failure=false", "--ginkgo.no-color", "--ginkgo.v",
-		"--ginkgo.timeout=1h", "--ginkgo.json-report=" + report,
+		"--ginkgo.timeout=1h", "--ginkgo.json-report=" + report, "--kubelet-root-dir=" + filepath.Join(s.dir, "d", "kubelet"),
 	}, slices.Concat(s.e2eFlags, args)...)...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.Dir, cmd.Env = s.dir, registries.WithoutProxies(os.Environ())

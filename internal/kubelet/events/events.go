@@ -59,6 +59,13 @@ func (r *Recorder) Stop() {
 	}
 }
 
+// AnnotatedEventf queues an event with annotations.
+func (r *Recorder) AnnotatedEventf(object runtime.Object, annotations map[string]string, eventType, reason, format string, args ...any) {
+	if r.recorder != nil {
+		r.recorder.AnnotatedEventf(object, annotations, eventType, reason, format, args...)
+	}
+}
+
 // Eventf queues an event.
 func (r *Recorder) Eventf(object runtime.Object, eventType, reason, format string, args ...any) {
 	if r.recorder != nil {

@@ -219,35 +219,49 @@ func priority(pod *v1.Pod) int32 {
 	return *pod.Spec.Priority
 }
 
+// Annotations of the event that says why a pod was evicted (upstream's).
+const (
+	starvedResource          = "starved_resource"
+	offendingContainers      = "offending_containers"
+	offendingContainersUsage = "offending_containers_usage"
+	offendingPod             = "offending_pod"
+	offendingPodUsage        = "offending_pod_usage"
+)
+
 // Message says to the owner of an evicted pod why it was evicted, and which of its containers used
-// more than they requested.
-func Message(s Shortage, p Pod) string {
+// more than they requested; the annotations say that to programs.
+func Message(s Shortage, p Pod) (message string, annotations map[string]string) {
 	var b strings.Builder
 	what := s.resource()
+	annotations = map[string]string{starvedResource: string(what)}
 	fmt.Fprintf(&b, "The node was low on resource: %s. Threshold quantity: %s, available: %s. ", what, amount(s.Threshold, s.Least), amount(s.Threshold, s.Free))
 	if what != v1.ResourceMemory && what != v1.ResourceEphemeralStorage {
-		return b.String()
+		return b.String(), annotations
 	}
 	if r := p.Pod.Spec.Resources; what == v1.ResourceMemory && r != nil {
 		if asked, ok := r.Requests[what]; ok {
-			fmt.Fprintf(&b, "Pod %s was using %s, request is %s, has larger consumption of %s. ",
-				p.Pod.Name, resource.NewQuantity(int64(p.Memory), resource.BinarySI), asked.String(), what)
+			used := resource.NewQuantity(int64(p.Memory), resource.BinarySI)
+			fmt.Fprintf(&b, "Pod %s was using %s, request is %s, has larger consumption of %s. ", p.Pod.Name, used, asked.String(), what)
+			annotations[offendingPod], annotations[offendingPodUsage] = p.Pod.Name, used.String()
 		}
 	}
+	var offending, usage []string
 	for _, c := range slices.Concat(p.Pod.Spec.Containers, p.Pod.Spec.InitContainers) {
 		asked := c.Resources.Requests[what]
 		used := resource.NewQuantity(int64(p.Containers[c.Name].of(s.Threshold)), resource.BinarySI)
 		if used.Cmp(asked) > 0 {
 			fmt.Fprintf(&b, "Container %s was using %s, request is %s, has larger consumption of %s. ", c.Name, used, asked.String(), what)
+			offending, usage = append(offending, c.Name), append(usage, used.String())
 		}
 	}
+	annotations[offendingContainers], annotations[offendingContainersUsage] = strings.Join(offending, ","), strings.Join(usage, ",")
 	for _, name := range slices.Sorted(maps.Keys(p.Claims)) {
 		if c := p.Claims[name]; what == v1.ResourceEphemeralStorage && c.over().Bytes > 0 {
 			fmt.Fprintf(&b, "Claim %s was using %s, was given %s, and keeps its data. ", name,
 				resource.NewQuantity(int64(c.Bytes), resource.BinarySI), resource.NewQuantity(int64(c.Size), resource.BinarySI))
 		}
 	}
-	return b.String()
+	return b.String(), annotations
 }
 
 func amount(t Threshold, n int64) string {

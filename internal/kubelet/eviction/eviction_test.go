@@ -1,6 +1,7 @@
 package eviction
 
 import (
+	"maps"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
@@ -183,8 +184,16 @@ func TestMessageIsUpstreams(t *testing.T) {
 		{Shortage{Threshold{Signal: MemoryAvailable, Least: 100 * mi}, 64 * mi}, mem("p", 30*mi, asksMem("30Mi")),
 			"The node was low on resource: memory. Threshold quantity: 100Mi, available: 64Mi. "},
 	} {
-		if got := Message(c.short, c.pod); got != c.want {
+		if got, _ := Message(c.short, c.pod); got != c.want {
 			t.Errorf("%q\nwant %q", got, c.want)
 		}
+	}
+	_, got := Message(Shortage{Threshold{Signal: AllocatableMemory, Least: 100 * mi}, 64 * mi}, several)
+	want := map[string]string{
+		"starved_resource": "memory", "offending_pod": "p", "offending_pod_usage": "40Mi",
+		"offending_containers": "c,i", "offending_containers_usage": "30Mi,10Mi",
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("annotations %v, want %v", got, want)
 	}
 }

@@ -63,6 +63,7 @@ type Images interface {
 // Events records what is done, and why.
 type Events interface {
 	Eventf(object runtime.Object, eventType, reason, format string, args ...any)
+	AnnotatedEventf(object runtime.Object, annotations map[string]string, eventType, reason, format string, args ...any)
 }
 
 // GuardConfig says what a Guard watches and whom it notifies.
@@ -330,14 +331,16 @@ func (g *Guard) evict(ctx context.Context, short Shortage, victim Pod) {
 	if short.resource() == v1.ResourceMemory {
 		victim.Containers = g.containerMemory(ctx, victim.Pod)
 	}
-	message := Message(short, victim)
+	message, annotations := Message(short, victim)
 	log.Info("Evicting pod", "pod", klog.KObj(victim.Pod), "podUID", victim.Pod.UID, "used", victim.burden(short.Threshold), "signal", short.Signal, "gracePeriod", grace)
 	g.cfg.Evicted(short.Signal)
 	g.cfg.Pods.Evict(victim.Pod.UID, podplan.Ending{
 		Since: time.Now().Round(0).UTC(), Reason: podplan.ReasonEvicted, Message: message, Grace: &grace,
 		Disruption: v1.PodReasonTerminationByKubelet, Reclaim: true,
 	})
-	tell := func() { g.cfg.Events.Eventf(victim.Pod, v1.EventTypeWarning, podplan.ReasonEvicted, "%s", message) }
+	tell := func() {
+		g.cfg.Events.AnnotatedEventf(victim.Pod, annotations, v1.EventTypeWarning, podplan.ReasonEvicted, "%s", message)
+	}
 	if short.onDisk() {
 		defer tell() // an API server whose disk is full takes no events: this one waits until there is room
 	} else {

@@ -119,6 +119,13 @@ func (m *machine) ContainerMemory(_ context.Context, p *v1.Pod) (map[string]Usag
 	return map[string]Usage{"c": {Memory: 7 * mi}}, nil
 }
 
+func (m *machine) AnnotatedEventf(o runtime.Object, annotations map[string]string, eventType, reason, format string, args ...any) {
+	if annotations[starvedResource] == "" {
+		reason += " (it does not say for want of what)"
+	}
+	m.Eventf(o, eventType, reason, format, args...)
+}
+
 func (m *machine) Eventf(o runtime.Object, _, reason, format string, args ...any) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 
@@ -167,5 +168,39 @@ func TestSwollenHostsFile(t *testing.T) {
 	want(t, path, "hosts", 0o644)
 	if stat(t, path).Ino != before.Ino {
 		t.Error("the file was replaced: containers have the old one")
+	}
+}
+
+// TestSubPathsThatLeadOut of the volume are refused, as upstream; links within it are followed.
+func TestSubPathsThatLeadOut(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root")
+	}
+	top := t.TempDir()
+	root := filepath.Join(top, "volume")
+	if err := os.MkdirAll(filepath.Join(root, "a", "b"), 0o750); err != nil {
+		t.Fatal(err)
+	}
+	for link, to := range map[string]string{
+		"up": "../", "above": "..", "full": root, "elsewhere": "/etc", "nowhere": "/not/there", "file": "/bin/sh",
+		"a/back": "..", "a/far": "../..", "inside": "a/b", "missing": "a/c", "a/b/root": "../..",
+	} {
+		if err := os.Symlink(to, filepath.Join(root, link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for sub, out := range map[string]bool{
+		"up": true, "above": true, "full": true, "elsewhere": true, "nowhere": true, "file": true, "up/x": true, "elsewhere/x": true,
+		"a/far": true, "a/far/volume": true,
+		"a/back": false, "inside": false, "a/back/inside": false, "a/b/root": false, "new/one": false,
+	} {
+		target := filepath.Join(top, "target", filepath.Base(sub))
+		err := bindSubpath(root, sub, target)
+		if out && (err == nil || !strings.Contains(err.Error(), "leads out of the volume")) || !out && err != nil {
+			t.Errorf("%s: %v", sub, err)
+		}
+		if err := mount.UnmountStack(target); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

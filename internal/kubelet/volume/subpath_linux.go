@@ -1,6 +1,7 @@
 package volume
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -12,13 +13,13 @@ import (
 )
 
 // bindSubpath makes the part of a volume that a subPath names visible at target. The pod's
-// containers may be writing to the volume meanwhile: no link of theirs leads out of it. A missing
-// path is created as directories, with the volume's own permissions.
+// containers may be writing to the volume meanwhile: a link of theirs that leads out of it is an error, as upstream. A
+// missing path is created as directories, with the volume's own permissions.
 func bindSubpath(root, sub, target string) error {
 	if !filepath.IsLocal(sub) {
 		return fmt.Errorf("subPath %q must be relative and must not contain '..'", sub)
 	}
-	dir, err := safepath.Open(root)
+	dir, err := safepath.OpenStrict(root)
 	if err != nil {
 		return err
 	}
@@ -28,6 +29,9 @@ func bindSubpath(root, sub, target string) error {
 		return err
 	}
 	f, err := dir.MakeAll(sub, mode)
+	if errors.Is(err, unix.EXDEV) {
+		return fmt.Errorf("subPath %q leads out of the volume", sub)
+	}
 	if err != nil {
 		return fmt.Errorf("subPath %q: %w", sub, err)
 	}
