@@ -44,7 +44,8 @@ func (k *Kubelet) lookAtNode(ctx context.Context) {
 // rejections are the reasons that the metric distinguishes, as upstream does.
 var rejections = []string{
 	"AppArmor", "PodOSSelectorNodeLabelDoesNotMatch", "PodOSNotSupported", "SupplementalGroupsPolicyNotSupported", "UnexpectedAdmissionError",
-	"OutOfcpu", "OutOfmemory", "OutOfephemeral-storage", "OutOfpods", "PodFeatureUnsupported", "SysctlForbidden", shutdown.ReasonNotAdmitted,
+	"OutOfcpu", "OutOfmemory", "OutOfephemeral-storage", "OutOfpods", "PodFeatureUnsupported", "SysctlForbidden", "TopologyAffinityError",
+	shutdown.ReasonNotAdmitted,
 }
 
 // rejection returns the metric's label for a reason: there may be any number of resources that
