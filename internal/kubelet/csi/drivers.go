@@ -8,13 +8,10 @@ package csi
 import (
 	"context"
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 
 	spec "github.com/container-storage-interface/spec/lib/go/csi"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	"k8s.io/apimachinery/pkg/util/version"
 
 	"wherry.dev/internal/kubelet/plugins"
@@ -136,7 +133,7 @@ func (d *Drivers) Call(ctx context.Context, name string, f func(ctx context.Cont
 	if !ok {
 		return &NotRegisteredError{name}
 	}
-	conn, err := grpc.NewClient("unix:"+strings.TrimPrefix(have.endpoint, "unix://"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := plugins.Dial(have.endpoint)
 	if err != nil {
 		return fmt.Errorf("connect to CSI driver %s: %w", name, err)
 	}

@@ -11,13 +11,13 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"wherry.dev/internal/api/validation"
 	"wherry.dev/internal/kubelet/metrics"
+	"wherry.dev/internal/kubelet/plugins"
 )
 
 const (
@@ -113,7 +113,7 @@ func (m *Manager) follow(ctx context.Context, name, path string, number uint64) 
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	log := klog.FromContext(ctx).WithValues("resource", name, "socket", path)
-	conn, err := grpc.NewClient("unix:"+path, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithAuthority("localhost"))
+	conn, err := plugins.Dial(path, grpc.WithAuthority("localhost"))
 	if err != nil {
 		log.Error(err, "Cannot reach device plugin")
 		return

@@ -15,14 +15,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/connectivity"
-	"google.golang.org/grpc/credentials/insecure"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
 	drav1 "k8s.io/kubelet/pkg/apis/dra/v1"
@@ -78,7 +76,7 @@ func (d *Drivers) Register(ctx context.Context, p plugins.Plugin) error {
 		return fmt.Errorf("invalid supported gRPC versions of DRA driver plugin %s at endpoint %s: none of services supported by the plugin (%q) are supported by the kubelet (%q)",
 			p.Name, p.Endpoint, p.Versions, services)
 	}
-	conn, err := grpc.NewClient("unix:"+strings.TrimPrefix(p.Endpoint, "unix://"), grpc.WithTransportCredentials(insecure.NewCredentials()),
+	conn, err := plugins.Dial(p.Endpoint,
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 2, Jitter: 0.2, MaxDelay: reconnect}}))
 	if err != nil {
 		return fmt.Errorf("create gRPC connection to DRA driver %s plugin at endpoint %s: %w", p.Name, p.Endpoint, err)

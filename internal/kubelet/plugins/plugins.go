@@ -19,8 +19,6 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sys/unix"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	"k8s.io/klog/v2"
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 )
@@ -225,7 +223,7 @@ const answerTime = 10 * time.Second
 // register asks the plugin what it is, hands it over, and tells it the result. Errors are upstream's words, which the
 // plugin's own log shows.
 func (w *Watcher) register(ctx context.Context, socket string) (Plugin, error) {
-	conn, err := grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := Dial(socket)
 	if err != nil {
 		return Plugin{}, fmt.Errorf("RegisterPlugin error -- dial failed at socket %s, err: %w", socket, err)
 	}
