@@ -50,33 +50,34 @@ func (k *Kubelet) buildCPUs() (err error) {
 }
 
 // buildNUMA decides which memory containers get, and whether what pods get is aligned with NUMA nodes: neither, by default.
-func (k *Kubelet) buildNUMA() error {
+// It returns the machine's nodes if they matter.
+func (k *Kubelet) buildNUMA() (numa.Nodes, error) {
 	if k.cfg.MemoryManagerPolicy == kubeletconfig.NoneMemoryManagerPolicy && k.cfg.TopologyManagerPolicy == kubeletconfig.NoneTopologyManagerPolicy {
-		return nil
+		return 0, nil
 	}
 	size, _, err := nodestatus.Capacity(k.cfg.RootDir)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	machine, err := numa.Read("/sys", uint64(size))
 	if err != nil {
-		return err
+		return 0, err
 	}
 	reserved, err := k.cfg.Reserved(size, 0)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	k.memory, err = memory.New(memory.Config{
 		Policy: k.cfg.MemoryManagerPolicy, Machine: machine, Reserved: k.cfg.ReservedMemory, Total: reserved,
 	})
 	if err != nil {
-		return err
+		return 0, err
 	}
 	k.numa, err = numa.New(numa.Config{
 		Policy: k.cfg.TopologyManagerPolicy, Scope: k.cfg.TopologyManagerScope, Options: k.cfg.TopologyManagerPolicyOptions,
 		Nodes: machine.Nodes, Distances: machine.Distances,
 	})
-	return err
+	return machine.Nodes, err
 }
 
 // usable returns the CPUs that this process may use.

@@ -232,10 +232,11 @@ func (k *Kubelet) build(ctx context.Context) error {
 	}
 	k.runtime = rt.RuntimeName
 	k.layout = criconfig.Layout{Root: k.cfg.CgroupRoot, Systemd: k.systemd(ctx)}
-	if k.devices, err = k.newDevices(); err != nil {
+	nodes, err := k.buildNUMA()
+	if err := errors.Join(err, k.buildCPUs()); err != nil {
 		return err
 	}
-	if err := errors.Join(k.buildCPUs(), k.buildNUMA()); err != nil {
+	if k.devices, err = k.newDevices(nodes); err != nil {
 		return err
 	}
 	if err := k.buildNode(rt); err != nil {

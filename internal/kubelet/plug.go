@@ -11,13 +11,15 @@ import (
 
 	"wherry.dev/internal/kubelet/devices"
 	"wherry.dev/internal/kubelet/dra"
+	"wherry.dev/internal/kubelet/numa"
 	"wherry.dev/internal/kubelet/podresources"
 	"wherry.dev/internal/kubelet/podworker"
 )
 
-func (k *Kubelet) newDevices() (*devices.Manager, error) {
+func (k *Kubelet) newDevices(nodes numa.Nodes) (*devices.Manager, error) {
 	return devices.New(devices.Config{
 		Dir: filepath.Join(k.cfg.RootDir, "device-plugins"), State: filepath.Join(k.cfg.RootDir, "device_resources.json"), Changed: k.devicesChanged,
+		Nodes: nodes,
 	})
 }
 

@@ -127,6 +127,9 @@ func New(cfg Config) (*Manager, error) {
 			m.how.even = m.threadsPerCore
 		}
 	}
+	if n := m.nodes.Count(); m.on[acrossNUMA] && n > numa.MostSets {
+		return nil, fmt.Errorf("cpuManagerPolicyOptions: %s is not possible on a machine with %d NUMA nodes, more than %d", acrossNUMA, n, numa.MostSets)
+	}
 	if err := m.checkSockets(cfg.NUMAPolicy); err != nil {
 		return nil, err
 	}

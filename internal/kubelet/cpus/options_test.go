@@ -68,6 +68,14 @@ func TestOtherWaysToTake(t *testing.T) {
 	}
 }
 
+// TestTooManyNodes for looking at all sets of them are refused.
+func TestTooManyNodes(t *testing.T) {
+	cfg := Config{Policy: Static, Topology: machine(1, 17, 1, 1), Reserved: 1, Options: map[string]string{acrossNUMA: "true"}}
+	if _, err := New(cfg); err == nil || !strings.Contains(err.Error(), "17 NUMA nodes, more than 16") {
+		t.Error(err)
+	}
+}
+
 // TestHints says from which NUMA nodes CPUs can be had.
 func TestHints(t *testing.T) {
 	m := static(t, machine(2, 1, 4, 1))                 // 0-3 4-7; 0 is reserved

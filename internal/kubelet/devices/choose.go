@@ -49,7 +49,7 @@ func (m *Manager) Choose(pod *v1.Pod, held []podplan.Devices, preferred Preferre
 	for container := range pods.Containers(&pod.Spec) {
 		for name := range container.Resources.Limits {
 			if of := m.known[string(name)]; of != nil {
-				c.stock[string(name)] = of.stock()
+				c.stock[string(name)] = of.stock(m.cfg.Nodes)
 			}
 		}
 	}
@@ -64,11 +64,11 @@ func (m *Manager) Choose(pod *v1.Pod, held []podplan.Devices, preferred Preferre
 	return c
 }
 
-func (of *inventory) stock() stock {
+func (of *inventory) stock(machine numa.Nodes) stock {
 	s := stock{healthy: of.healthy(), nodes: map[string]numa.Nodes{}}
 	for id, d := range of.devices {
 		for _, n := range d.GetTopology().GetNodes() {
-			s.nodes[id] |= numa.NodesOf(int(n.GetID()))
+			s.nodes[id] |= numa.NodesOf(int(n.GetID())) & machine
 		}
 		s.all |= s.nodes[id]
 	}

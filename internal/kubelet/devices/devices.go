@@ -30,6 +30,7 @@ import (
 	"k8s.io/klog/v2"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
+	"wherry.dev/internal/kubelet/numa"
 	"wherry.dev/internal/kubelet/podplan"
 	"wherry.dev/internal/record"
 )
@@ -42,6 +43,8 @@ const Patience = 5 * time.Minute
 type Config struct {
 	// Dir has the sockets, upstream's device-plugins folder. State is a file with the resources that the node has offered.
 	Dir, State string
+	// Nodes are the machine's NUMA nodes, if what pods get is aligned with them. Others that plugins name do not count.
+	Nodes numa.Nodes
 	// Changed, if not nil, is called when devices have come, gone or changed. It must not call the Manager.
 	Changed func()
 }

@@ -462,6 +462,7 @@ func TestNUMANodesOfDevices(t *testing.T) {
 	p.list <- all
 	<-n.changes
 	n.wantResources(6, 6)
+	n.m.cfg.Nodes = numa.NodesOf(0, 1)
 	for name, tc := range map[string]struct {
 		pod       *v1.Pod
 		held      string
@@ -506,6 +507,23 @@ func TestNUMANodesOfDevices(t *testing.T) {
 	}
 	if got := c.Ask(t.Context()); !slices.Equal(p.available, []string{"c", "d", "e"}) {
 		t.Errorf("the plugin was asked about %q, and said %v", p.available, got)
+	}
+}
+
+// TestAPluginThatNamesManyNodes, none of which the machine has: looking at all sets of them would never end.
+func TestAPluginThatNamesManyNodes(t *testing.T) {
+	n := newNode(t)
+	n.m.cfg.Nodes = numa.NodesOf(0, 1)
+	p := n.plugin("one.sock", &fakePlugin{})
+	d := &pluginapi.Device{ID: "a", Health: pluginapi.Healthy, Topology: &pluginapi.TopologyInfo{}}
+	for id := int64(-3); id < 70; id++ {
+		d.Topology.Nodes = append(d.Topology.Nodes, &pluginapi.NUMANode{ID: id})
+	}
+	p.list <- []*pluginapi.Device{d}
+	<-n.changes
+	pod := podOf(asks{name: "c", n: 1})
+	if hints := n.m.Choose(pod, nil, nil).Hints(&pod.Spec.Containers[0])[gpu]; len(hints) != 3 {
+		t.Errorf("%v", hints)
 	}
 }
 

@@ -86,6 +86,10 @@ func New(cfg Config) (*Manager, error) {
 	if cfg.Policy == kubeletconfig.NoneMemoryManagerPolicy {
 		return nil, nil
 	}
+	if n := cfg.Machine.Nodes.Count(); n > numa.MostSets {
+		return nil, fmt.Errorf("memoryManagerPolicy (--memory-manager-policy) Static: the machine has %d NUMA nodes, more than %d: use the policy None",
+			n, numa.MostSets)
+	}
 	m := &Manager{nodes: cfg.Machine.Nodes, free: map[int]Sizes{}}
 	for id, has := range cfg.Machine.Memory {
 		m.free[id] = Sizes{}

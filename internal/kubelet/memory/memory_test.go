@@ -114,6 +114,14 @@ func TestSettings(t *testing.T) {
 	}
 }
 
+// TestTooManyNodes are refused: looking at all sets of them would never end.
+func TestTooManyNodes(t *testing.T) {
+	cfg := Config{Policy: "Static", Machine: numa.Machine{Nodes: 1<<17 - 1}}
+	if _, err := New(cfg); err == nil || !strings.Contains(err.Error(), "the machine has 17 NUMA nodes, more than 16") {
+		t.Error(err)
+	}
+}
+
 // TestWhoGetsMemory has documented behaviour: from as few nodes as possible, which belong to one group only.
 func TestWhoGetsMemory(t *testing.T) {
 	m := machine(t, 4, 4, 4)

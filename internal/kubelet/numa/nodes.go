@@ -12,6 +12,9 @@ import (
 // MaxNodes is how many NUMA nodes a machine may have, numbered from 0.
 const MaxNodes = 64
 
+// MostSets is how many NUMA nodes a machine may have where all sets of them are looked at and no option says otherwise.
+const MostSets = 16
+
 // Nodes is a set of NUMA nodes: bit N stands for node N. Empty, where an affinity is meant, stands for any of them.
 type Nodes uint64
 
