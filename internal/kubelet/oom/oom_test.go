@@ -3,12 +3,10 @@ package oom
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"slices"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -72,39 +70,27 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// TestTheKernelsOwnLog is read from its end, and let go of when nobody waits any more.
+// TestTheKernelsOwnLog is read from its end, and let go of when nobody waits any more. Nothing is written to it: it belongs to
+// the machine.
 func TestTheKernelsOwnLog(t *testing.T) {
-	w, err := os.OpenFile("/dev/kmsg", os.O_WRONLY, 0)
-	if err != nil {
+	if _, err := os.Stat("/dev/kmsg"); err != nil {
 		t.Skip(err)
 	}
-	defer func() { _ = w.Close() }()
 	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	told := make(chan Victim, 10)
-	opened := make(chan struct{})
+	opened := make(chan error, 1)
 	done := make(chan error, 1)
 	go func() {
-		done <- Watch(ctx, func() (io.ReadCloser, error) { defer close(opened); return KernelLog() }, func(v Victim) { told <- v })
+		done <- Watch(ctx, func() (io.ReadCloser, error) {
+			log, err := KernelLog()
+			opened <- err
+			return log, err
+		}, func(Victim) {})
 	}()
-	<-opened
-	name := fmt.Sprint("wherry-", os.Getpid()%10000)
-	line := fmt.Sprintf("<14>oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=/,mems_allowed=0,global_oom,task_memcg=/,task=%s,pid=42,uid=0", name)
-	if _, err := w.WriteString(line); err != nil {
-		t.Skip(err)
-	}
-	for v := range told {
-		if v == (Victim{name, 42}) {
-			break
-		}
+	if err := <-opened; err != nil {
+		t.Skip(err) // not permitted here
 	}
 	cancel()
-	select {
-	case err := <-done:
-		if err != nil {
-			t.Error(err)
-		}
-	case <-time.After(time.Minute):
-		t.Error("it does not end")
+	if err := <-done; err != nil {
+		t.Error(err)
 	}
 }
