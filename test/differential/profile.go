@@ -4,7 +4,7 @@ package main
 const profilePacked, profileRatio = "packed", "ratio"
 
 // profiles are those of the configuration. VolumeBinding of ours scores by storage only with a shape; this one is
-// upstream's default with its gate on.
+// upstream's default with its gate on. NodeResourcesBalancedAllocation must not name example.com/gpu: upstream's 1.36 panics.
 const profiles = `
 - schedulerName: default-scheduler
   plugins: {preBind: {disabled: [{name: "*"}]}}
@@ -15,7 +15,7 @@ const profiles = `
   pluginConfig:
   - {name: VolumeBinding, args: {shape: [{utilization: 0, score: 0}, {utilization: 100, score: 10}]}}
   - name: NodeResourcesFit
-    args: {scoringStrategy: {type: MostAllocated, resources: [{name: cpu, weight: 3}, {name: memory, weight: 1}]}}
+    args: {scoringStrategy: {type: MostAllocated, resources: [{name: cpu, weight: 3}, {name: memory, weight: 1}, {name: example.com/gpu, weight: 2}]}}
   - name: PodTopologySpread
     args:
       defaultingType: List

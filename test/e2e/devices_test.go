@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -21,6 +22,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
+
+	"wherry.dev/test/images"
 )
 
 // deviceDriver is a DRA driver as drivers are written, with the library that they use. Its devices are a variable in the
@@ -174,9 +177,18 @@ func withDevices(template string) func(*v1.Pod) {
 }
 
 // TestDevicesOfADriver get into containers, outlive a kill of the node's process, and are given back before anybody
-// hears of the pod's end.
+// hears of the pod's end. A CPU of its own does not get in their way.
 func TestDevicesOfADriver(t *testing.T) {
-	c := startCluster(t)
+	c := newCluster(t)
+	c.addImage("busybox.tar", images.SaveBusybox)
+	alone := func(*v1.Pod) {}
+	if runtime.NumCPU() > 1 && c.other == nil {
+		c.flags = append(c.flags, "--kubelet-arg=cpu-manager-policy=static", "--kubelet-arg=kube-reserved=cpu=500m")
+		alone = func(p *v1.Pod) {
+			p.Spec.Containers[0].Resources.Limits = v1.ResourceList{v1.ResourceCPU: resource.MustParse("1"), v1.ResourceMemory: resource.MustParse("32Mi")}
+		}
+	}
+	c.up()
 	d := newDeviceDriver(c)
 	class := &resourcev1.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "gpu"}}
 	class.Spec.Selectors = []resourcev1.DeviceSelector{{CEL: &resourcev1.CELDeviceSelector{Expression: fmt.Sprintf("device.driver == %q", d.name)}}}
@@ -190,7 +202,7 @@ func TestDevicesOfADriver(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.start()
-	c.create(busybox("stays", withDevices("one")))
+	c.create(busybox("stays", withDevices("one"), alone))
 	before := c.await("stays", "ready", ready)
 	c.create(busybox("extended", func(p *v1.Pod) {
 		p.Spec.Containers[0].Resources.Limits = v1.ResourceList{"example.com/gpu": resource.MustParse("1")}
@@ -211,6 +223,13 @@ func TestDevicesOfADriver(t *testing.T) {
 	if a+b != "onetwo" && a+b != "twoone" {
 		t.Errorf("the pods have %q and %q", a, b)
 	}
+	cpu := func() string {
+		t.Helper()
+		_, list, _ := strings.Cut(c.exec("stays", "cat", "/proc/1/status"), "Cpus_allowed_list:")
+		list, _, _ = strings.Cut(list, "\n")
+		return strings.TrimSpace(list)
+	}
+	mine := cpu()
 	d.holds(2)
 	d.broken <- a
 	c.await("stays", "told of its device", func(p *v1.Pod) bool {
@@ -243,6 +262,9 @@ func TestDevicesOfADriver(t *testing.T) {
 	})
 	if again := gpus("stays"); again != a {
 		t.Errorf("the container had %q, and has %q", a, again)
+	}
+	if again := cpu(); again != mine {
+		t.Errorf("the container was on the CPUs %s, and is on %s", mine, again)
 	}
 
 	// The end is told when the device is given back.

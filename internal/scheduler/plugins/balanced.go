@@ -15,23 +15,23 @@ import (
 // none of them runs out while there is much left of another.
 type NodeResourcesBalancedAllocation struct{ allocation }
 
-func newBalancedAllocation(_ context.Context, args *configv1.NodeResourcesBalancedAllocationArgs, _ fwk.Handle) (fwk.Plugin, error) {
+func newBalancedAllocation(_ context.Context, args *configv1.NodeResourcesBalancedAllocationArgs, h fwk.Handle) (fwk.Plugin, error) {
 	resources, err := weighted(args.Resources)
-	return NodeResourcesBalancedAllocation{allocation{resources: resources}}, err
+	return NodeResourcesBalancedAllocation{allocation{resources: resources, handle: h}}, err
 }
 
 // Name returns upstream's name.
 func (NodeResourcesBalancedAllocation) Name() string { return "NodeResourcesBalancedAllocation" }
 
 // PreScore skips pods that ask for nothing: they would all go to the node that is most in balance.
-func (b NodeResourcesBalancedAllocation) PreScore(_ context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) *fwk.Status {
+func (b NodeResourcesBalancedAllocation) PreScore(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) *fwk.Status {
 	info, err := framework.InfoOf(state, pod)
 	if err != nil {
 		return fwk.AsStatus(err)
 	}
 	for _, r := range b.resources {
-		if ask, _, _ := b.of(r.name, info.CalculateResource(), nodes[0]); ask > 0 {
-			return nil
+		if ask, _, _ := b.of(ctx, r.name, info.CalculateResource(), nodes[0], state); ask > 0 {
+			return fwk.AsStatus(b.countDevices(state, info.CalculateResource()))
 		}
 	}
 	return fwk.NewStatus(fwk.Skip)
@@ -39,7 +39,7 @@ func (b NodeResourcesBalancedAllocation) PreScore(_ context.Context, state fwk.C
 
 // Score compares the balance with and without the pod: 75 if it stays as it is, more if it improves
 // (kubernetes#129138).
-func (b NodeResourcesBalancedAllocation) Score(_ context.Context, state fwk.CycleState, pod *v1.Pod, n fwk.NodeInfo) (int64, *fwk.Status) {
+func (b NodeResourcesBalancedAllocation) Score(ctx context.Context, state fwk.CycleState, pod *v1.Pod, n fwk.NodeInfo) (int64, *fwk.Status) {
 	info, err := framework.InfoOf(state, pod)
 	if err != nil {
 		return 0, fwk.AsStatus(err)
@@ -47,7 +47,7 @@ func (b NodeResourcesBalancedAllocation) Score(_ context.Context, state fwk.Cycl
 	var room [2][4]float64 // enough for most, without an allocation for each node
 	with, without := room[0][:0], room[1][:0]
 	for _, r := range b.resources {
-		ask, used, has := b.of(r.name, info.CalculateResource(), n)
+		ask, used, has := b.of(ctx, r.name, info.CalculateResource(), n, state)
 		if has == 0 {
 			continue
 		}

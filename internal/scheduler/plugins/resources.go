@@ -27,8 +27,7 @@ type NodeResourcesFit struct {
 	ignored       sets.Set[string] // resources
 	ignoredGroups sets.Set[string] // the part of a resource's name before the slash
 	allocation
-	score  func(requested, allocatable int64) int64
-	handle fwk.Handle // may be nil
+	score func(requested, allocatable int64) int64
 	// rounded is for a ratio with a shape: resources that score nothing do not count, and the mean is
 	// rounded.
 	rounded bool
@@ -55,7 +54,7 @@ func newNodeResourcesFit(_ context.Context, args *configv1.NodeResourcesFitArgs,
 	}
 	f := NodeResourcesFit{
 		ignored: sets.New(args.IgnoredResources...), ignoredGroups: sets.New(args.IgnoredResourceGroups...),
-		allocation: allocation{resources: resources, assumeRequests: true}, handle: h,
+		allocation: allocation{resources: resources, assumeRequests: true, handle: h},
 	}
 	switch strategy.Type {
 	case configv1.LeastAllocated, "":
@@ -168,13 +167,18 @@ func (f NodeResourcesFit) EventsToRegister(context.Context) ([]fwk.ClusterEventW
 	return events, nil
 }
 
-// classes returns the device classes of extended resources; nil if no plugin sees to them.
-func (f NodeResourcesFit) classes() fwk.DeviceClassResolver {
-	h, ok := f.handle.(interface{ KnownDevices() fwk.SharedDRAManager })
+// known returns what is known of devices; nil if no plugin sees to them.
+func (a allocation) known() fwk.SharedDRAManager {
+	h, ok := a.handle.(interface{ KnownDevices() fwk.SharedDRAManager })
 	if !ok {
 		return nil
 	}
-	if m := h.KnownDevices(); m != nil {
+	return h.KnownDevices()
+}
+
+// classes returns the device classes of extended resources; nil if no plugin sees to them.
+func (a allocation) classes() fwk.DeviceClassResolver {
+	if m := a.known(); m != nil {
 		return m.DeviceClassResolver()
 	}
 	return nil
@@ -182,8 +186,8 @@ func (f NodeResourcesFit) classes() fwk.DeviceClassResolver {
 
 // backed reports whether a resource stands for devices of a class, as far as is known now. Which resources are found
 // among devices in a cycle, devices.Backed says.
-func (f NodeResourcesFit) backed(name v1.ResourceName) bool {
-	c := f.classes()
+func (a allocation) backed(name v1.ResourceName) bool {
+	c := a.classes()
 	return c != nil && c.GetDeviceClass(name) != nil
 }
 
@@ -252,8 +256,17 @@ func (f NodeResourcesFit) hint(_ klog.Logger, pod *v1.Pod, _, newObj any) (fwk.Q
 	return fwk.Queue, nil
 }
 
+// PreScore counts devices, if the strategy names a resource that stands for some and that the pod asks for.
+func (f NodeResourcesFit) PreScore(_ context.Context, state fwk.CycleState, pod *v1.Pod, _ []fwk.NodeInfo) *fwk.Status {
+	info, err := framework.InfoOf(state, pod)
+	if err != nil {
+		return fwk.AsStatus(err)
+	}
+	return fwk.AsStatus(f.countDevices(state, info.CalculateResource()))
+}
+
 // Score returns the weighted mean of the resources' scores.
-func (f NodeResourcesFit) Score(_ context.Context, state fwk.CycleState, pod *v1.Pod, n fwk.NodeInfo) (int64, *fwk.Status) {
+func (f NodeResourcesFit) Score(ctx context.Context, state fwk.CycleState, pod *v1.Pod, n fwk.NodeInfo) (int64, *fwk.Status) {
 	info, err := framework.InfoOf(state, pod)
 	if err != nil {
 		return 0, fwk.AsStatus(err)
@@ -261,7 +274,7 @@ func (f NodeResourcesFit) Score(_ context.Context, state fwk.CycleState, pod *v1
 	want := info.CalculateResource()
 	var sum, weights int64
 	for _, r := range f.resources {
-		ask, used, has := f.of(r.name, want, n)
+		ask, used, has := f.of(ctx, r.name, want, n, state)
 		if has == 0 {
 			continue
 		}
@@ -302,6 +315,38 @@ type allocation struct {
 	resources []weightedResource
 	// assumeRequests counts CPU and memory for containers that request none.
 	assumeRequests bool
+	handle         fwk.Handle // may be nil
+}
+
+// devicesKey is where an attempt has the devices that were counted for scores.
+const devicesKey fwk.StateKey = "DeviceTotals"
+
+type deviceTotals struct{ *devices.Totals }
+
+// Clone returns the state itself, because it does not change.
+func (t deviceTotals) Clone() fwk.StateData { return t }
+
+// countDevices counts the devices that there are for an attempt, if a resource of the strategy stands for some that the pod
+// asks for; once for all plugins.
+func (a allocation) countDevices(state fwk.CycleState, want fwk.PodResource) error {
+	counts := slices.ContainsFunc(a.resources, func(r weightedResource) bool {
+		return pods.MayBeDevices(r.name) && want.Resource.GetScalarResources()[r.name] > 0 && a.backed(r.name)
+	})
+	if !counts {
+		return nil
+	}
+	if _, err := state.Read(devicesKey); err == nil {
+		return nil
+	}
+	m, ok := a.known().(*devices.Manager)
+	if !ok {
+		return nil
+	}
+	totals, err := m.Totals()
+	if err == nil {
+		state.Write(devicesKey, deviceTotals{totals})
+	}
+	return err
 }
 
 type weightedResource struct {
@@ -331,8 +376,9 @@ func weighted(in []configv1.ResourceSpec) ([]weightedResource, error) {
 }
 
 // of returns how much of a resource the pod asks for, how much is used, and how much there is. A node's
-// amount is 0 if an extended resource does not matter to the pod.
-func (a allocation) of(name v1.ResourceName, want fwk.PodResource, n fwk.NodeInfo) (ask, used, has int64) {
+// amount is 0 if an extended resource does not matter to the pod. Of one that the node does not offer itself, the devices
+// count that it stands for.
+func (a allocation) of(ctx context.Context, name v1.ResourceName, want fwk.PodResource, n fwk.NodeInfo, state fwk.CycleState) (ask, used, has int64) {
 	all, requested := n.GetAllocatable(), n.GetRequested()
 	if a.assumeRequests && (name == v1.ResourceCPU || name == v1.ResourceMemory) {
 		requested = n.GetNonZeroRequested()
@@ -356,5 +402,13 @@ func (a allocation) of(name v1.ResourceName, want fwk.PodResource, n fwk.NodeInf
 	if ask = want.Resource.GetScalarResources()[name]; ask == 0 {
 		return 0, 0, 0
 	}
-	return ask, requested.GetScalarResources()[name], all.GetScalarResources()[name]
+	if used, has = requested.GetScalarResources()[name], all.GetScalarResources()[name]; has > 0 {
+		return ask, used, has
+	}
+	if data, err := state.Read(devicesKey); err == nil {
+		if all, given := data.(deviceTotals).Of(ctx, name, n.Node()); all > 0 {
+			return ask, given, all
+		}
+	}
+	return ask, used, has
 }
