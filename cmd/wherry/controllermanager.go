@@ -90,7 +90,7 @@ const notOurs = "no controller here needs it"
 
 // ignoredControllerFlags are upstream's flags that have no effect here, each with the reason.
 var ignoredControllerFlags = ignoredFlags{
-	"allocate-node-cidrs": notSupportedSwitch, "enable-garbage-collector": alwaysOn, "enable-dynamic-provisioning": notSupportedSwitch,
+	"enable-garbage-collector": alwaysOn, "enable-dynamic-provisioning": notSupportedSwitch,
 	"enable-hostpath-provisioner": notSupportedSwitch, "configure-cloud-routes": notSupportedSwitch, "contention-profiling": notSupportedSwitch,
 	"disable-attach-detach-reconcile-sync": notSupportedSwitch,
 	"enable-leader-migration":              notSupportedSwitch, "profiling": alwaysOn,
@@ -119,11 +119,11 @@ var ignoredControllerFlags = ignoredFlags{
 	"cluster-signing-legacy-unknown-cert-file": "one authority signs for all", "cluster-signing-legacy-unknown-key-file": "one authority signs for all",
 
 	"attach-detach-reconcile-sync-period": "attachments are watched, not compared from time to time",
-	"cidr-allocator-type":                 notOurs, "cloud-config": notOurs, "cloud-provider": notOurs, "cluster-cidr": notOurs,
+	"cidr-allocator-type":                 notOurs, "cloud-config": notOurs, "cloud-provider": notOurs,
 	"cluster-name": notOurs, "controller-start-interval": notOurs, "external-cloud-volume-plugin": notOurs, "feature-gates": notOurs, "flex-volume-plugin-dir": notOurs,
-	"kube-api-content-type": "it is always protobuf", "leader-migration-config": notOurs, "node-cidr-mask-size": notOurs,
-	"node-cidr-mask-size-ipv4": notOurs, "node-cidr-mask-size-ipv6": notOurs, "node-sync-period": notOurs, "pvclaimbinder-sync-period": notOurs,
-	"route-reconciliation-period": notOurs, "service-cluster-ip-range": notOurs,
+	"kube-api-content-type": "it is always protobuf", "leader-migration-config": notOurs,
+	"node-sync-period": notOurs, "pvclaimbinder-sync-period": notOurs,
+	"route-reconciliation-period": notOurs,
 }
 
 func (o *controllerOptions) run(ctx context.Context) error {

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 
 	"github.com/vishvananda/netlink"
@@ -26,6 +27,7 @@ type BridgeConfig struct {
 	Name    string         // of the bridge, at most 15 bytes
 	Table   string         // name of the nftables table
 	Subnets []netip.Prefix // the pods' addresses, one network per IP family; the first address is the bridge's own
+	Cluster []netip.Prefix // the networks of all nodes' pods, which see each other's own addresses
 	MTU     int            // 0 means 1500
 	Dir     string         // folder of the leases
 	Guard   Guard          `json:"-"` // nil admits everybody
@@ -77,6 +79,7 @@ func OpenBridge(ctx context.Context, cfg BridgeConfig, live map[string]Pod) (*Br
 	for _, s := range cfg.Subnets {
 		b.rules.subnets = append(b.rules.subnets, s.Masked())
 	}
+	b.rules.cluster = cfg.Cluster
 	if err := errors.Join(b.recover(live), b.ensure(ctx)); err != nil {
 		return nil, errors.Join(fmt.Errorf("set up bridge %s: %w", cfg.Name, err), host.Close())
 	}
@@ -94,6 +97,11 @@ func openNone(ctx context.Context, cfg BridgeConfig) (*Bridge, error) {
 		return nil, err
 	}
 	return &Bridge{cfg: cfg, host: host, rules: ruleset{table: cfg.Table}}, nil
+}
+
+// busy reports whether a pod has an address.
+func (b *Bridge) busy() bool {
+	return slices.ContainsFunc(b.pools, func(l *leases) bool { return len(l.owners()) > 0 })
 }
 
 // RemoveTable removes the nftables table, if there is one.

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -20,15 +22,20 @@ type Config struct {
 	Bridge      BridgeConfig
 	Plugins     PluginsConfig
 	PluginsOnly bool // no bridge of our own: not ready until a CNI network is configured
+	// Awaits: Bridge.Subnets are not known yet. There is no bridge until Give tells them.
+	Awaits bool
 }
 
 // Network connects the instance's pods. What is configured in the CNI folder takes precedence
 // over the bridge. The folder is read for every new pod, so nobody has to report a change and no
 // event can be missed; existing pods keep their network.
 type Network struct {
-	cfg    Config
-	bridge *Bridge // without a link if there are only plugins
-	wake   chan struct{}
+	cfg  Config
+	wake chan struct{}
+
+	giving sync.RWMutex   // read-locked while the bridge is used, write-locked while it is replaced
+	bridge *Bridge        // without a link if there are only plugins, or as long as there are no subnets
+	wanted []netip.Prefix // subnets to change to, once no pod has an address of the present ones
 
 	adds sync.RWMutex // read-locked while pods are attached, write-locked by GC
 
@@ -53,7 +60,7 @@ func Open(ctx context.Context, cfg Config, live map[string]Pod, known map[string
 		return nil, err
 	}
 	var err error
-	if cfg.PluginsOnly {
+	if cfg.PluginsOnly || cfg.Awaits && len(cfg.Bridge.Subnets) == 0 {
 		n.bridge, err = openNone(ctx, cfg.Bridge)
 	} else {
 		n.bridge, err = OpenBridge(ctx, cfg.Bridge, live)
@@ -79,7 +86,68 @@ func (n *Network) findAbandoned(known map[string]bool) error {
 }
 
 // Close closes the network's sockets; pods stay connected.
-func (n *Network) Close() error { return n.bridge.Close() }
+func (n *Network) Close() error {
+	n.giving.Lock()
+	defer n.giving.Unlock()
+	return n.bridge.Close()
+}
+
+// Give tells from which networks pods get their addresses, if the network was opened to await that. If they have others
+// already, and a pod still has an address of those, the network is not ready until it is gone.
+func (n *Network) Give(ctx context.Context, subnets []netip.Prefix) error {
+	if n.cfg.PluginsOnly || !n.cfg.Awaits {
+		return nil
+	}
+	n.giving.Lock()
+	defer n.giving.Unlock()
+	return n.give(ctx, subnets)
+}
+
+func (n *Network) give(ctx context.Context, subnets []netip.Prefix) error {
+	old := n.bridge
+	if slices.Equal(old.cfg.Subnets, subnets) {
+		n.wanted = nil
+		return nil
+	}
+	if err := checkSubnets(subnets); err != nil {
+		return err
+	}
+	n.wanted = subnets
+	if old.busy() {
+		return nil // Status says so, and tries again
+	}
+	if len(old.cfg.Subnets) > 0 { // a bridge has the addresses of one network only
+		if err := old.cfg.Remove(ctx); err != nil {
+			return err
+		}
+	}
+	cfg := n.cfg.Bridge
+	cfg.Subnets = subnets
+	next, err := OpenBridge(ctx, cfg, nil)
+	if err != nil {
+		return err
+	}
+	n.bridge, n.wanted = next, nil
+	return old.Close()
+}
+
+// settled returns nil if pods can be connected to the bridge.
+func (n *Network) settled(ctx context.Context) error {
+	n.giving.Lock()
+	defer n.giving.Unlock()
+	if n.wanted != nil {
+		if err := n.give(ctx, n.wanted); err != nil {
+			return err
+		}
+	}
+	switch {
+	case n.wanted != nil:
+		return fmt.Errorf("the node has other addresses for its pods now, %v: waiting until no pod has one of %v", n.wanted, n.bridge.cfg.Subnets)
+	case len(n.bridge.cfg.Subnets) == 0:
+		return errors.New("the node has no addresses for its pods yet (spec.podCIDRs), which the cluster's node-ipam-controller gives")
+	}
+	return nil
+}
 
 // Status returns nil if pods can be connected, else an error that says what is missing.
 func (n *Network) Status(ctx context.Context) error {
@@ -88,6 +156,11 @@ func (n *Network) Status(ctx context.Context) error {
 		return fmt.Errorf("%w: %w", ErrNotReady, err)
 	}
 	if c == nil {
+		if n.cfg.Awaits {
+			if err := n.settled(ctx); err != nil {
+				return fmt.Errorf("%w: %w", ErrNotReady, err)
+			}
+		}
 		return nil
 	}
 	if err := n.ready(ctx, c); err != nil {
@@ -172,7 +245,7 @@ func (n *Network) Setup(ctx context.Context, pod Pod) (Attachment, error) {
 		return Attachment{}, fmt.Errorf("%w: %w", ErrNotReady, err)
 	}
 	if c == nil {
-		return n.bridge.Setup(ctx, pod)
+		return n.setupOnBridge(ctx, pod)
 	}
 	n.adds.RLock()
 	defer n.adds.RUnlock()
@@ -187,11 +260,25 @@ func (n *Network) Setup(ctx context.Context, pod Pod) (Attachment, error) {
 	return at, nil
 }
 
+func (n *Network) setupOnBridge(ctx context.Context, pod Pod) (Attachment, error) {
+	if n.cfg.Awaits {
+		if err := n.settled(ctx); err != nil {
+			return Attachment{}, fmt.Errorf("%w: %w", ErrNotReady, err)
+		}
+	}
+	n.giving.RLock()
+	defer n.giving.RUnlock()
+	return n.bridge.Setup(ctx, pod)
+}
+
 // Teardown disconnects a pod. network is that of its Attachment, or "" if, after a crash, it is
 // not known which one was used.
 func (n *Network) Teardown(ctx context.Context, pod Pod, network string) error {
 	if network == "" || network == bridgeNetwork {
-		if err := n.bridge.Teardown(ctx, pod); err != nil {
+		n.giving.RLock()
+		err := n.bridge.Teardown(ctx, pod)
+		n.giving.RUnlock()
+		if err != nil {
 			return err
 		}
 		if network == bridgeNetwork {
@@ -267,6 +354,8 @@ func (n *Network) leaveUnrecorded(ctx context.Context, pod Pod, network string) 
 // Check returns an error if the pod's network is not as Setup left it.
 func (n *Network) Check(ctx context.Context, pod Pod, network string) error {
 	if network == bridgeNetwork {
+		n.giving.RLock()
+		defer n.giving.RUnlock()
 		return n.bridge.Check(pod)
 	}
 	_, c, err := n.cfg.Plugins.readAttached(pod.ID)

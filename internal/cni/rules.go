@@ -15,6 +15,7 @@ type ruleset struct {
 	table   string
 	bridge  string // "" if the pods are on somebody else's CNI network
 	subnets []netip.Prefix
+	cluster []netip.Prefix       // see BridgeConfig
 	ports   map[string][]forward // sandbox ID → its host ports
 }
 
@@ -140,9 +141,25 @@ func (r ruleset) renderBridge(p func(string, ...any)) {
 	for _, s := range r.subnets {
 		f := familyOf(s.Addr())
 		p("%s saddr . %s daddr @hairpins-%s ct status dnat masquerade", f.ip, f.ip, f.ip)
-		p("%s saddr %s %s daddr != { %s, %s } oifname != %q masquerade", f.ip, s, f.ip, s, f.multicast, r.bridge)
+		p("%s saddr %s %s daddr != { %s, %s } oifname != %q masquerade", f.ip, s, f.ip, r.kept(s), f.multicast, r.bridge)
 	}
 	p("}")
+}
+
+// kept lists the networks that see the own addresses of pods of a subnet.
+func (r ruleset) kept(subnet netip.Prefix) string {
+	var list []string
+	inside := false
+	for _, c := range r.cluster {
+		if c.Addr().Is4() == subnet.Addr().Is4() {
+			list = append(list, c.Masked().String())
+			inside = inside || c.Overlaps(subnet)
+		}
+	}
+	if !inside {
+		list = append(list, subnet.String())
+	}
+	return strings.Join(list, ", ")
 }
 
 // conflict returns an error that names the pod that already holds one of the host ports.

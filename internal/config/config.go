@@ -25,6 +25,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/yaml"
 
+	"wherry.dev/internal/api/cluster"
 	"wherry.dev/internal/safepath"
 )
 
@@ -41,6 +42,10 @@ const (
 
 	OwnStorage = "directories"
 	NoStorage  = "none"
+
+	// DefaultPodCIDR is a node's range of DefaultClusterCIDR.
+	DefaultPodCIDR     = "10.244.0.0/24"
+	DefaultClusterCIDR = "10.244.0.0/16"
 
 	EnvDataDir = "WHERRY_DATA_DIR"
 	EnvRunDir  = "WHERRY_RUN_DIR"
@@ -59,7 +64,19 @@ type Config struct {
 	SecurePort  int      `json:"secure-port,omitempty"`
 	KubeletPort int      `json:"kubelet-port,omitempty"`
 
-	PodCIDR       string   `json:"pod-cidr,omitempty"`
+	// Role says what of a cluster runs here.
+	Role Role `json:"role,omitempty"`
+	// Server is the URL of the API server that a node has joined.
+	Server string `json:"server,omitempty"`
+
+	// PodCIDR is this node's range of ClusterCIDR, the network of all pods. Nodes that join are given theirs.
+	PodCIDR     string `json:"pod-cidr,omitempty"`
+	ClusterCIDR string `json:"cluster-cidr,omitempty"`
+	// NodeMask4 and NodeMask6 are the sizes of nodes' ranges, as lengths of prefixes.
+	NodeMask4 int `json:"node-cidr-mask-size-ipv4,omitempty"`
+	NodeMask6 int `json:"node-cidr-mask-size-ipv6,omitempty"`
+	// NetworkMode says how pods reach those of other nodes: one of cluster.Mode….
+	NetworkMode   string   `json:"network-mode,omitempty"`
 	ServiceCIDR   string   `json:"service-cidr,omitempty"`
 	ClusterDomain string   `json:"cluster-domain,omitempty"`
 	ClusterDNS    []string `json:"cluster-dns,omitempty"`
@@ -123,7 +140,7 @@ func Default() Config {
 	return Config{
 		DataDir: DefaultDataDir, RunDir: DefaultRunDir,
 		BindAddress: "0.0.0.0", SecurePort: 6443, KubeletPort: 10250,
-		PodCIDR: "10.244.0.0/24", ServiceCIDR: "10.96.0.0/16", ClusterDomain: "cluster.local", DNS: DNSBuiltin,
+		PodCIDR: DefaultPodCIDR, NetworkMode: cluster.ModeAuto, ServiceCIDR: "10.96.0.0/16", ClusterDomain: "cluster.local", DNS: DNSBuiltin,
 		CNIBinDirs: []string{"/opt/cni/bin"}, Proxy: OwnProxy, LocalStorage: OwnStorage, MaxPods: 110, PodMaxPids: 4096, SeccompDefault: true,
 		RegistryCertsDirs:        []string{"/etc/wherry/certs.d", "/etc/containerd/certs.d"},
 		ImagePullProgressTimeout: metav1.Duration{Duration: 5 * time.Minute},
@@ -183,7 +200,11 @@ func (c *Config) AddFlags(f *pflag.FlagSet) {
 	f.StringVar(&c.BindAddress, "bind-address", c.BindAddress, "address on which the API server and the kubelet listen")
 	f.IntVar(&c.SecurePort, "secure-port", c.SecurePort, "port of the API server")
 	f.IntVar(&c.KubeletPort, "kubelet-port", c.KubeletPort, "port of the kubelet")
-	f.StringVar(&c.PodCIDR, "pod-cidr", c.PodCIDR, "network that pods get their addresses from")
+	f.StringVar(&c.PodCIDR, "pod-cidr", c.PodCIDR, "network that this node's pods get their addresses from, or two of different IP families separated by a comma")
+	f.StringVar(&c.ClusterCIDR, "cluster-cidr", c.ClusterCIDR, "network of all nodes' pods, from which nodes that join get their ranges (default "+DefaultClusterCIDR+", or --pod-cidr if that is given: then no node can join)")
+	f.IntVar(&c.NodeMask4, "node-cidr-mask-size-ipv4", c.NodeMask4, "size of nodes' ranges, as the length of a prefix (default 24)")
+	f.IntVar(&c.NodeMask6, "node-cidr-mask-size-ipv6", c.NodeMask6, "the same, for IPv6 (default 64)")
+	f.StringVar(&c.NetworkMode, "network-mode", c.NetworkMode, "how pods reach those of other nodes: auto (routes to nodes on the same link, VXLAN to others), routes, vxlan, or none, for somebody else's network")
 	f.StringVar(&c.ServiceCIDR, "service-cidr", c.ServiceCIDR, "network that services get their addresses from, or two of different IP families separated by a comma")
 	f.StringVar(&c.ClusterDomain, "cluster-domain", c.ClusterDomain, "DNS domain of the cluster")
 	c.addDNSFlags(f)
@@ -274,6 +295,7 @@ func (c *Config) Complete() error {
 		c.NodeName = strings.ToLower(host)
 	}
 	c.DefaultDirs()
+	c.defaultNetworks()
 	if c.NodeIP == "" {
 		ip, err := defaultIP()
 		if err != nil {
@@ -337,6 +359,14 @@ func (c *Config) validate() error {
 	if c.RuntimeEndpoint != "" && c.Runtime != "" {
 		bad("--runtime %s is for Wherry's own container runtime; leave it out with --container-runtime-endpoint", c.Runtime)
 	}
+	switch c.NetworkMode {
+	case cluster.ModeAuto, cluster.ModeRoutes, cluster.ModeVXLAN, cluster.ModeNone:
+	default:
+		bad("--network-mode %q must be %s, %s, %s or %s", c.NetworkMode, cluster.ModeAuto, cluster.ModeRoutes, cluster.ModeVXLAN, cluster.ModeNone)
+	}
+	if !c.Role.Valid() {
+		bad("--role %q must be %s, or left out for a server with a node", c.Role, ServerOnly)
+	}
 	services := c.validateNetworks(nodeIPs, bad)
 	for _, dns := range c.ClusterDNS {
 		if net.ParseIP(dns) == nil {
@@ -398,13 +428,21 @@ func parseNodeIPs(s string) (out []netip.Addr, err error) {
 
 // validateNetworks checks the networks of pods and services. It reports whether those of services can be used.
 func (c *Config) validateNetworks(nodeIPs []netip.Addr, bad func(string, ...any)) (services bool) {
-	pods, _ := parseNetworks(c.PodCIDR, "pod-cidr", bad)
+	if !c.Role.HasServer() {
+		return false // what a node has to know of networks, the server tells
+	}
+	pods, ok := parseNetworks(c.PodCIDR, "pod-cidr", bad)
+	if c.ClusterCIDR != "" { // Complete fills it in
+		whole, wok := parseNetworks(c.ClusterCIDR, "cluster-cidr", bad)
+		if ok && wok {
+			c.validateRanges(pods, whole, bad)
+		}
+		pods = append(pods, whole...)
+	}
 	all, services := parseNetworks(c.ServiceCIDR, "service-cidr", bad)
 	for _, s := range all {
-		for _, p := range pods {
-			if p.Overlaps(s) {
-				bad("--pod-cidr %s and --service-cidr %s overlap; choose networks that do not", p, s)
-			}
+		if i := slices.IndexFunc(pods, s.Overlaps); i >= 0 {
+			bad("--pod-cidr %s and --service-cidr %s overlap; choose networks that do not", pods[i], s)
 		}
 	}
 	if services && len(nodeIPs) > 0 && all[0].Addr().Is4() != nodeIPs[0].Is4() {

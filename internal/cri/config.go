@@ -17,6 +17,7 @@ package cri
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"net/netip"
 	"os/exec"
@@ -26,9 +27,12 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/klog/v2"
+
 	"wherry.dev/internal/cni"
 	"wherry.dev/internal/cri/disk"
 	"wherry.dev/internal/oci"
+	"wherry.dev/internal/record"
 )
 
 // Config describes one instance of the runtime. Instances on the same machine differ in Root,
@@ -43,15 +47,19 @@ type Config struct {
 	DefaultRuntime string                   // for the empty handler; "" means crun if there is one, else runc
 	Conmon         string                   // "" means the one in PATH
 
-	PodCIDR    netip.Prefix // addresses for pods on our bridge; zero means 10.88.0.0/16
-	PodCIDR2   netip.Prefix // of the other IP family, to give each pod two addresses; zero means none
-	Bridge     string       // its name; "" means wh- and the instance ID
-	MTU        int          // of the bridge; 0 means 1500
-	CNIConfDir string       // "" means always our own bridge
-	Guard      cni.Guard    `json:"-"` // of pods on our bridge; nil admits everybody
-	CNIOnly    bool         // no bridge of our own: not ready until there is a CNI network
-	CNIBinDirs []string
-	CNITimeout time.Duration // for each call of a chain of plugins; 0 means up to two minutes
+	PodCIDR  netip.Prefix // addresses for pods on our bridge; zero means 10.88.0.0/16
+	PodCIDR2 netip.Prefix // of the other IP family, to give each pod two addresses; zero means none
+	// AwaitPodCIDR: PodCIDR and PodCIDR2 are not known, and are what UpdateRuntimeConfig last told. Until it has told any
+	// the network is not ready.
+	AwaitPodCIDR bool
+	ClusterCIDRs []netip.Prefix // the networks of all nodes' pods, which see each other's own addresses
+	Bridge       string         // its name; "" means wh- and the instance ID
+	MTU          int            // of the bridge; 0 means 1500
+	CNIConfDir   string         // "" means always our own bridge
+	Guard        cni.Guard      `json:"-"` // of pods on our bridge; nil admits everybody
+	CNIOnly      bool           // no bridge of our own: not ready until there is a CNI network
+	CNIBinDirs   []string
+	CNITimeout   time.Duration // for each call of a chain of plugins; 0 means up to two minutes
 
 	DefaultUlimits []string // for every container, such as nofile=1024:2048
 	CDISpecDirs    []string // of CDI devices; nil means /etc/cdi and /var/run/cdi
@@ -103,8 +111,11 @@ func (c Config) withDefaults() (Config, error) {
 }
 
 func (c Config) withNetworkDefaults() Config {
-	if !c.PodCIDR.IsValid() {
+	if !c.PodCIDR.IsValid() && !c.AwaitPodCIDR {
 		c.PodCIDR = netip.MustParsePrefix("10.88.0.0/16")
+	}
+	if c.AwaitPodCIDR {
+		c.PodCIDR, c.PodCIDR2 = c.toldPodNetworks()
 	}
 	if c.Bridge == "" {
 		c.Bridge = "wh-" + c.InstanceID
@@ -113,6 +124,19 @@ func (c Config) withNetworkDefaults() Config {
 		c.CNIBinDirs = []string{"/opt/cni/bin"}
 	}
 	return c
+}
+
+// podNetworks is where is kept what UpdateRuntimeConfig last told.
+func (c Config) podNetworks() string { return filepath.Join(c.Root, "pod-networks.json") }
+
+// toldPodNetworks returns it; nothing, if there is no record that can be read.
+func (c Config) toldPodNetworks() (first, second netip.Prefix) {
+	var told []netip.Prefix
+	if _, err := record.Read(c.podNetworks(), &told); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		klog.Background().Error(err, "The node's range of addresses is lost, waiting to be told again")
+	}
+	told = append(told, netip.Prefix{}, netip.Prefix{})
+	return told[0], told[1]
 }
 
 // withPrograms finds conmon and the OCI runtimes.
@@ -191,13 +215,16 @@ func (c Config) cgroupRoot() string { return "/wherry-" + c.InstanceID }
 func (c Config) monitorCgroup() string { return c.cgroupRoot() + "/monitor" }
 
 func (c Config) network() cni.Config {
-	subnets := []netip.Prefix{c.PodCIDR}
-	if c.PodCIDR2.IsValid() {
-		subnets = append(subnets, c.PodCIDR2)
+	var subnets []netip.Prefix
+	for _, p := range []netip.Prefix{c.PodCIDR, c.PodCIDR2} {
+		if p.IsValid() {
+			subnets = append(subnets, p)
+		}
 	}
 	return cni.Config{
+		Awaits: c.AwaitPodCIDR,
 		Bridge: cni.BridgeConfig{
-			Name: c.Bridge, Table: "wherry-" + c.InstanceID, Subnets: subnets, MTU: c.MTU,
+			Name: c.Bridge, Table: "wherry-" + c.InstanceID, Subnets: subnets, Cluster: c.ClusterCIDRs, MTU: c.MTU,
 			Dir: filepath.Join(c.State, "network"), Guard: c.Guard,
 		},
 		// In the durable folder: what plugins hold outlives a reboot, so the knowledge of how to

@@ -3,14 +3,18 @@ package cri
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"maps"
+	"net/netip"
 	"runtime"
 	"slices"
+	"strings"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"wherry.dev/internal/cri/crierror"
 	"wherry.dev/internal/cri/inspect"
+	"wherry.dev/internal/record"
 )
 
 const (
@@ -90,9 +94,28 @@ func (s *Server) RuntimeConfig(context.Context, *runtimeapi.RuntimeConfigRequest
 	}, nil
 }
 
-// UpdateRuntimeConfig ignores the node's pod CIDR. Our bridge keeps the one it was started with,
-// because its addresses are in use; a CNI network has its own.
-func (s *Server) UpdateRuntimeConfig(context.Context, *runtimeapi.UpdateRuntimeConfigRequest) (*runtimeapi.UpdateRuntimeConfigResponse, error) {
+// UpdateRuntimeConfig takes the node's range of addresses, if the runtime was started to await it (Config.AwaitPodCIDR). A
+// CNI network has addresses of its own.
+func (s *Server) UpdateRuntimeConfig(ctx context.Context, req *runtimeapi.UpdateRuntimeConfigRequest) (*runtimeapi.UpdateRuntimeConfigResponse, error) {
+	text := req.GetRuntimeConfig().GetNetworkConfig().GetPodCidr()
+	if text == "" || !s.cfg.AwaitPodCIDR {
+		return &runtimeapi.UpdateRuntimeConfigResponse{}, nil
+	}
+	var subnets []netip.Prefix
+	for part := range strings.SplitSeq(text, ",") {
+		p, err := netip.ParsePrefix(part)
+		if err != nil {
+			return nil, crierror.Invalid("pod_cidr %q: %v", text, err)
+		}
+		subnets = append(subnets, p.Masked())
+	}
+	// The record comes first: after a crash the pods' addresses are those that it tells.
+	if err := record.Write(s.cfg.podNetworks(), 1, subnets); err != nil {
+		return nil, fmt.Errorf("record the node's range of addresses: %w", err)
+	}
+	if err := s.network.Give(ctx, subnets); err != nil {
+		return nil, fmt.Errorf("connect pods to %s: %w", text, err)
+	}
 	return &runtimeapi.UpdateRuntimeConfigResponse{}, nil
 }
 

@@ -54,6 +54,7 @@ func (k *Kubelet) volumesInUse(before []v1.UniqueVolumeName) []v1.UniqueVolumeNa
 // nodeSeen takes over the node's object as the API server has it.
 func (k *Kubelet) nodeSeen(n *v1.Node) {
 	k.node.Observe(n)
+	k.podRange.observe(n)
 	k.volumes.CSI.NodeSeen(n)
 }
 

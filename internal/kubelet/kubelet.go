@@ -120,6 +120,7 @@ type Kubelet struct {
 	orphans  *orphans.Orphans
 	volumes  *volume.Mounter
 	sources  *podsource.Awaited
+	podRange *podRange
 	hostIPs  []string
 	runtime  string // name, for container IDs
 	layout   criconfig.Layout
@@ -161,7 +162,7 @@ func New(cfg config.Config, deps Deps) (*Kubelet, error) {
 		services:   podsource.NewServices(deps.Client),
 		dialLogind: shutdown.Logind, watchLogs: func() (logs.Watcher, error) { return logs.NewWatch() }, watchPlugins: true,
 	}
-	k.sources = k.awaitSources()
+	k.sources, k.podRange = k.awaitSources(), newPodRange()
 	var err error
 	if k.hostIPs, err = nodestatus.HostIP(cfg.NodeIP); err != nil {
 		return nil, fmt.Errorf("kubelet: %w", err)
@@ -444,7 +445,7 @@ func (k *Kubelet) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, run := range []func(context.Context) error{
 		k.objects.Run, k.status.Run, k.table.Run, k.node.Run, k.node.RunLease, k.pleg.Watch, k.pleg.Relist, k.rotator.Run, k.shutdown().Run,
-		k.tellReady, k.findPlugins, k.removeSlices, k.watchOOM, k.runDevices, k.tellResources,
+		k.tellReady, k.tellPodRange, k.findPlugins, k.removeSlices, k.watchOOM, k.runDevices, k.tellResources,
 		k.afterSources(k.keepCPUs), k.afterSources(k.orphans.Run), k.afterSources(k.followShares), k.afterSources(k.guardNode),
 	} {
 		g.Go(func() error { return run(ctx) })

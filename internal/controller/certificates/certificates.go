@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -40,13 +41,15 @@ type Controller struct {
 	requests listers.CertificateSigningRequestLister
 	ca       Authority
 	longest  time.Duration
+	kubelets *Kubelets // nil: as upstream
 	loop     *controller.Loop
 }
 
-// New returns the controller. A certificate is valid for the time given, unless a shorter one is requested.
-func New(client clientset.Interface, f informers.SharedInformerFactory, ca Authority, longest time.Duration) (*Controller, error) {
+// New returns the controller. A certificate is valid for the time given, unless a shorter one is requested. Without kubelets
+// it approves what upstream's does.
+func New(client clientset.Interface, f informers.SharedInformerFactory, ca Authority, longest time.Duration, kubelets *Kubelets) (*Controller, error) {
 	requests := f.Certificates().V1().CertificateSigningRequests()
-	c := &Controller{client: client, requests: requests.Lister(), ca: ca, longest: longest}
+	c := &Controller{client: client, requests: requests.Lister(), ca: ca, longest: longest, kubelets: kubelets}
 	c.loop = controller.NewLoop("certificate", c.reconcile)
 	return c, c.loop.Watch(requests.Informer(), func(_, obj any) {
 		if r, ok := obj.(*certificatesv1.CertificateSigningRequest); ok {
@@ -95,6 +98,13 @@ const (
 // certificate.
 const askAgain = time.Minute
 
+const (
+	// soon is when a request is looked at again while it is not known yet which nodes there are.
+	soon = 20 * time.Millisecond
+	// lookAgain is when it is looked at again whether a node is still Ready.
+	lookAgain = 5 * time.Second
+)
+
 // expires returns when a request is deleted. The age counts from the time of the last condition,
 // because a request may have waited for long before. A request with an expired certificate is
 // deleted at once: it is of no use to anybody.
@@ -137,7 +147,14 @@ func has(r *certificatesv1.CertificateSigningRequest, t certificatesv1.RequestCo
 // approve approves a kubelet's request for a client certificate if the requester may request one
 // for itself (selfnodeclient), or for any node (nodeclient).
 func (c *Controller) approve(ctx context.Context, r *certificatesv1.CertificateSigningRequest) error {
-	if r.Spec.SignerName != certificatesv1.KubeAPIServerClientKubeletSignerName {
+	if c.kubelets != nil && !c.kubelets.ready() {
+		c.loop.AddAfter(r.Name, soon)
+		return nil
+	}
+	switch {
+	case r.Spec.SignerName == certificatesv1.KubeletServingSignerName && c.kubelets != nil:
+		return c.approveServing(ctx, r)
+	case r.Spec.SignerName != certificatesv1.KubeAPIServerClientKubeletSignerName:
 		return nil
 	}
 	req, err := parseRequest(r.Spec.Request)
@@ -162,16 +179,30 @@ func (c *Controller) approve(ctx context.Context, r *certificatesv1.CertificateS
 		if !ok {
 			continue
 		}
-		r.Status.Conditions = append(r.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{
-			Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue, Reason: "AutoApproved", Message: try.message,
-		})
-		if _, err := c.client.CertificatesV1().CertificateSigningRequests().UpdateApproval(ctx, r.Name, r, metav1.UpdateOptions{}); ignoreGone(err) != nil {
-			return fmt.Errorf("approve certificate signing request %s: %w", r.Name, err)
+		if try.subresource == "nodeclient" && c.kubelets != nil {
+			// Whoever has a token could be any node.
+			node := strings.TrimPrefix(req.Subject.CommonName, "system:node:")
+			if alive, err := c.kubelets.alive(node); alive || err != nil {
+				klog.FromContext(ctx).Info("A request for a node's client certificate waits: there is a node of that name, and it is Ready", "csr", r.Name, "user", r.Spec.Username, "node", node)
+				c.loop.AddAfter(r.Name, lookAgain)
+				return err
+			}
 		}
-		return nil
+		return c.markApproved(ctx, r, try.message)
 	}
 	klog.FromContext(ctx).Info("A kubelet's certificate signing request needs manual approval: its user lacks the permission for automatic approval", "csr", r.Name, "user", r.Spec.Username)
 	c.loop.AddAfter(r.Name, askAgain) // nothing reports when somebody's rights change
+	return nil
+}
+
+// markApproved approves a request.
+func (c *Controller) markApproved(ctx context.Context, r *certificatesv1.CertificateSigningRequest, message string) error {
+	r.Status.Conditions = append(r.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{
+		Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue, Reason: "AutoApproved", Message: message,
+	})
+	if _, err := c.client.CertificatesV1().CertificateSigningRequests().UpdateApproval(ctx, r.Name, r, metav1.UpdateOptions{}); ignoreGone(err) != nil {
+		return fmt.Errorf("approve certificate signing request %s: %w", r.Name, err)
+	}
 	return nil
 }
 

@@ -31,6 +31,11 @@ import (
 // certificates through these subresources.
 func play(t *testing.T, may map[string]string, test func(t *testing.T, client *fake.Clientset, ca *pki.CA)) {
 	t.Helper()
+	playWith(t, may, func(informers.SharedInformerFactory) *Kubelets { return nil }, test)
+}
+
+func playWith(t *testing.T, may map[string]string, kubelets func(informers.SharedInformerFactory) *Kubelets, test func(t *testing.T, client *fake.Clientset, ca *pki.CA)) {
+	t.Helper()
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		ca, err := pki.LoadOrCreateCA(dir, "ca", "ca", time.Now())
@@ -44,7 +49,7 @@ func play(t *testing.T, may map[string]string, test func(t *testing.T, client *f
 			return true, r, nil
 		})
 		f := informers.NewSharedInformerFactory(client, 0)
-		c, err := New(client, f, ca, MostTime)
+		c, err := New(client, f, ca, MostTime, kubelets(f))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -18,6 +18,7 @@ import (
 	"wherry.dev/internal/controller"
 	"wherry.dev/internal/controller/certificates"
 	"wherry.dev/internal/controller/clusterdns"
+	"wherry.dev/internal/controller/clusterinfo"
 	"wherry.dev/internal/controller/serviceaccounttoken"
 )
 
@@ -38,12 +39,19 @@ type Config struct {
 	RootCA []byte
 	// Signer signs certificates; nil signs none.
 	Signer certificates.Authority
+	// ApproveServing: kubelets get serving certificates for the names and addresses of their nodes, and nobody gets a
+	// client certificate for a node that is Ready. Upstream leaves both to somebody else.
+	ApproveServing bool
+	// ServerNames are names of API servers, for which no kubelet gets a serving certificate.
+	ServerNames []string
 	// Tokens signs the tokens in secrets; nil signs none.
 	Tokens serviceaccounttoken.Signer
 	// Options are settings of single controllers; nil means upstream's defaults.
 	Options *Options
 	// NodePorts are TCP ports that no load balancer gets; nil means those that nodes usually need.
 	NodePorts []uint16
+	// Info is what nodes that join are told of the cluster.
+	Info clusterinfo.Config
 	// DNS is the cluster's DNS that is published; nil if there is none of ours.
 	DNS *clusterdns.Config
 }

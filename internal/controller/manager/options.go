@@ -1,8 +1,11 @@
 package manager
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"net/netip"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -10,6 +13,7 @@ import (
 	"wherry.dev/internal/controller/attachdetach"
 	"wherry.dev/internal/controller/certificates"
 	"wherry.dev/internal/controller/horizontalpodautoscaler"
+	"wherry.dev/internal/controller/nodeipam"
 	"wherry.dev/internal/controller/nodelifecycle"
 	"wherry.dev/internal/controller/podgc"
 )
@@ -24,11 +28,59 @@ type Options struct {
 	TerminatedPods  int           // how many finished pods are kept; all if it is not positive
 	SigningDuration time.Duration // the longest time that certificates are valid
 	Volumes         attachdetach.Options
+	Ranges          NodeRanges
+}
+
+// NodeRanges say from where nodes get the addresses of their pods. The networks are one, or one of each IP family,
+// separated by a comma.
+type NodeRanges struct {
+	// Allocate: nodes get ranges at all.
+	Allocate bool
+	// Cluster are the networks of pods, Services those of services, from which nothing is given.
+	Cluster, Services string
+	// Bits, for a cluster with one network, Bits4 and Bits6 are the sizes of nodes' ranges, as lengths of prefixes;
+	// 0 means the default.
+	Bits, Bits4, Bits6 int
+}
+
+// options returns them as the controller wants them.
+func (r *NodeRanges) options() (o nodeipam.Options, err error) {
+	if !r.Allocate {
+		return o, nil
+	}
+	if r.Cluster == "" {
+		return o, errors.New("--allocate-node-cidrs needs --cluster-cidr, the cluster's network of pods")
+	}
+	if o.Networks, err = prefixes("cluster-cidr", r.Cluster); err != nil {
+		return o, err
+	}
+	if o.Reserved, err = prefixes("service-cluster-ip-range", r.Services); err != nil {
+		return o, err
+	}
+	if len(o.Networks) > 1 && r.Bits != 0 {
+		return o, errors.New("--node-cidr-mask-size is for one network of pods; use --node-cidr-mask-size-ipv4 and --node-cidr-mask-size-ipv6")
+	}
+	o.Bits4, o.Bits6 = cmp.Or(r.Bits4, r.Bits, nodeipam.Bits4), cmp.Or(r.Bits6, r.Bits, nodeipam.Bits6)
+	return o, o.Validate()
+}
+
+func prefixes(flag, list string) (out []netip.Prefix, err error) {
+	if list == "" {
+		return nil, nil
+	}
+	for text := range strings.SplitSeq(list, ",") {
+		p, err := netip.ParsePrefix(text)
+		if err != nil {
+			return nil, fmt.Errorf("--%s %q is not a network such as 10.244.0.0/16", flag, text)
+		}
+		out = append(out, p.Masked())
+	}
+	return out, nil
 }
 
 // DefaultOptions returns upstream's defaults.
 func DefaultOptions() Options {
-	return Options{horizontalpodautoscaler.Defaults, nodelifecycle.Defaults, podgc.TerminatedThreshold, certificates.MostTime, attachdetach.Options{}}
+	return Options{horizontalpodautoscaler.Defaults, nodelifecycle.Defaults, podgc.TerminatedThreshold, certificates.MostTime, attachdetach.Options{}, NodeRanges{}}
 }
 
 func (c *Config) options() Options {
@@ -50,6 +102,12 @@ func (o *Options) AddFlags(f *pflag.FlagSet) {
 	f.DurationVar(&o.Nodes.StartupGrace, "node-startup-grace-period", o.Nodes.StartupGrace, "the same, for a node that has never reported its status")
 	f.IntVar(&o.TerminatedPods, "terminated-pod-gc-threshold", o.TerminatedPods, "how many finished pods are kept before the oldest are deleted; 0 or less keeps all")
 	f.BoolVar(&o.Volumes.NoForceDetach, "disable-force-detach-on-timeout", o.Volumes.NoForceDetach, "keep volumes attached to a node that is not ready and said that it uses them, until it is ready again or has the taint node.kubernetes.io/out-of-service")
+	f.BoolVar(&o.Ranges.Allocate, "allocate-node-cidrs", o.Ranges.Allocate, "give each node a range of addresses for its pods, from --cluster-cidr")
+	f.StringVar(&o.Ranges.Cluster, "cluster-cidr", o.Ranges.Cluster, "the cluster's network of pods, or two of different IP families separated by a comma")
+	f.StringVar(&o.Ranges.Services, "service-cluster-ip-range", o.Ranges.Services, "networks of services, from which no node gets a range")
+	f.IntVar(&o.Ranges.Bits, "node-cidr-mask-size", o.Ranges.Bits, "size of nodes' ranges, as the length of a prefix (default 24 for IPv4, 64 for IPv6)")
+	f.IntVar(&o.Ranges.Bits4, "node-cidr-mask-size-ipv4", o.Ranges.Bits4, "the same, for IPv4")
+	f.IntVar(&o.Ranges.Bits6, "node-cidr-mask-size-ipv6", o.Ranges.Bits6, "the same, for IPv6")
 	f.DurationVar(&o.SigningDuration, "cluster-signing-duration", o.SigningDuration, "how long certificates are valid, unless a shorter time is requested")
 }
 
@@ -76,5 +134,8 @@ func (o *Options) Validate() error {
 	positive("node-monitor-grace-period", o.Nodes.GracePeriod)
 	notNegative("node-startup-grace-period", o.Nodes.StartupGrace)
 	positive("cluster-signing-duration", o.SigningDuration)
+	if _, err := o.Ranges.options(); err != nil {
+		errs = append(errs, err)
+	}
 	return errors.Join(errs...)
 }

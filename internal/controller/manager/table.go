@@ -23,6 +23,7 @@ import (
 	"wherry.dev/internal/controller/attachdetach"
 	"wherry.dev/internal/controller/certificates"
 	"wherry.dev/internal/controller/clusterdns"
+	"wherry.dev/internal/controller/clusterinfo"
 	"wherry.dev/internal/controller/clusterroleaggregation"
 	"wherry.dev/internal/controller/cronjob"
 	"wherry.dev/internal/controller/daemonset"
@@ -40,6 +41,7 @@ import (
 	"wherry.dev/internal/controller/legacytokencleaner"
 	"wherry.dev/internal/controller/loadbalancer"
 	"wherry.dev/internal/controller/namespace"
+	"wherry.dev/internal/controller/nodeipam"
 	"wherry.dev/internal/controller/nodelifecycle"
 	"wherry.dev/internal/controller/persistentvolume"
 	"wherry.dev/internal/controller/podgc"
@@ -83,6 +85,8 @@ var table = []row{
 	{"validatingadmissionpolicy-status-controller", "validatingadmissionpolicy-status-controller", plain(validatingadmissionpolicystatus.New)},
 	{"root-ca-certificate-publisher-controller", "root-ca-cert-publisher", buildRootCA},
 	{"certificatesigningrequest-signing-controller", "certificate-controller", buildSigner},
+	{"bootstrap-signer-controller", "bootstrap-signer", buildSignerOfInfo},
+	{"token-cleaner-controller", "token-cleaner", buildCleanerOfTokens},
 	{"resourcequota-controller", "resourcequota-controller", buildQuotas},
 	{"storage-version-migrator-controller", "storage-version-migrator-controller", buildMigrator},
 	{"podcertificaterequest-cleaner-controller", "podcertificaterequestcleaner", plain(certificates.NewPodRequestCleaner)},
@@ -108,6 +112,7 @@ var table = []row{
 	{"resourceclaim-controller", "resource-claim-controller", plain(resourceclaim.New)},
 
 	// Nodes
+	{"node-ipam-controller", "node-controller", buildNodeRanges},
 	{"node-lifecycle-controller", "node-controller", buildNodeLifecycle},
 	{"taint-eviction-controller", "node-controller", plain(tainteviction.New)},
 	{"device-taint-eviction-controller", "device-taint-eviction-controller", plain(devicetainteviction.New)},
@@ -156,7 +161,19 @@ func buildSigner(p *parts) (controller.Controller, error) {
 	if p.Signer == nil {
 		return nil, nil
 	}
-	return certificates.New(p.client, p.informers, p.Signer, p.options().SigningDuration)
+	var kubelets *certificates.Kubelets
+	if p.ApproveServing {
+		kubelets = certificates.NewKubelets(p.informers, p.ServerNames)
+	}
+	return certificates.New(p.client, p.informers, p.Signer, p.options().SigningDuration, kubelets)
+}
+
+func buildSignerOfInfo(p *parts) (controller.Controller, error) {
+	return clusterinfo.NewSigner(p.client, p.Reader, p.Info)
+}
+
+func buildCleanerOfTokens(p *parts) (controller.Controller, error) {
+	return clusterinfo.NewCleaner(p.client, p.Reader)
 }
 
 func buildDNS(p *parts) (controller.Controller, error) {
@@ -184,6 +201,15 @@ func buildTTL(p *parts) (controller.Controller, error) {
 
 func buildAutoscaler(p *parts) (controller.Controller, error) {
 	return horizontalpodautoscaler.New(p.client, p.rest, p.informers, p.options().Autoscaler)
+}
+
+func buildNodeRanges(p *parts) (controller.Controller, error) {
+	options := p.options()
+	o, err := options.Ranges.options()
+	if err != nil || len(o.Networks) == 0 {
+		return nil, err
+	}
+	return nodeipam.New(p.client, p.informers, o)
 }
 
 func buildNodeLifecycle(p *parts) (controller.Controller, error) {

@@ -9,6 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/serviceaccount"
 	"k8s.io/apiserver/pkg/authentication/user"
+
+	"wherry.dev/internal/api/cluster"
 )
 
 const (
@@ -317,6 +319,12 @@ func ClusterRoles() []rbacv1.ClusterRole {
 			aggregateTo+"view"), aggregateTo+"edit"), aggregateTo+"admin"),
 		role("system:node", NodeRules()...),
 		role("system:node-problem-detector", rule("get", core, "nodes"), rule("patch", core, "nodes/status"), events()),
+		// Those who join look whether their name is taken.
+		role("kubeadm:get-nodes", rule("get", core, "nodes")),
+		// What a node needs besides its pods: services and their names, the ways to other nodes, network policies.
+		role(nodeNetwork,
+			rule(read, core, "nodes services namespaces pods"), rule(read, "discovery.k8s.io", "endpointslices"),
+			rule(read, "networking.k8s.io", "servicecidrs networkpolicies")),
 		role("system:node-bootstrapper", rule("create get list watch", "certificates.k8s.io", "certificatesigningrequests")),
 		role(requestRoles+"nodeclient", rule("create", "certificates.k8s.io", "certificatesigningrequests/nodeclient")),
 		role(requestRoles+"selfnodeclient", rule("create", "certificates.k8s.io", "certificatesigningrequests/selfnodeclient")),
@@ -373,6 +381,9 @@ func ClusterRoleBindings() []rbacv1.ClusterRoleBinding {
 		bind("system:node"), // nodes are authorized by the Node authorizer
 		// As kubeadm does: kubelets may request their client certificate, and renew it.
 		bind("system:node-bootstrapper", group(bootstrappers)),
+		bind("kubeadm:get-nodes", group(bootstrappers)),
+		bind(nodeNetwork, group(user.NodesGroup)),
+		bind("system:certificates.k8s.io:kubelet-serving-approver", account("certificate-controller")),
 		bind(requestRoles+"nodeclient", group(bootstrappers)),
 		bind(requestRoles+"selfnodeclient", group(user.NodesGroup)),
 		bind("system:service-account-issuer-discovery", group(serviceaccount.AllServiceAccountsGroup)),
@@ -391,6 +402,13 @@ func Roles() []rbacv1.Role {
 		namespaced("extension-apiserver-authentication-reader", named(rule(read, core, "configmaps"), "extension-apiserver-authentication")),
 		namespaced("system::leader-locking-kube-controller-manager", leader),
 		namespaced("system::leader-locking-kube-scheduler", leader),
+		namespaced(clusterFacts, named(rule("get", core, "configmaps"), cluster.FactsName)),
+		namespaced(controller+"token-cleaner", rule("get list watch delete", core, "secrets"), events()),
+		namespaced(controller+"bootstrap-signer", rule("get list watch", core, "secrets"),
+			rule("create", core, "configmaps"), named(rule("get update", core, "configmaps"), cluster.FactsName)),
+		in(metav1.NamespacePublic, namespaced(controller+"bootstrap-signer", rule("get list watch create", core, "configmaps"),
+			named(rule("update", core, "configmaps"), cluster.InfoName), events())),
+		in(metav1.NamespacePublic, namespaced(clusterInfo, named(rule("get", core, "configmaps"), cluster.InfoName))),
 		namespaced(localRoom, rule("create update delete", "storage.k8s.io", "csistoragecapacities")),
 	}
 }
@@ -404,9 +422,23 @@ func RoleBindings() []rbacv1.RoleBinding {
 			person(user.KubeControllerManager), account("kube-controller-manager"), account("leader-election-controller")),
 		bindIn("system::leader-locking-kube-scheduler", "system::leader-locking-kube-scheduler",
 			person(user.KubeScheduler), account("kube-scheduler")),
+		bindIn(clusterFacts, clusterFacts, group(user.NodesGroup)),
+		bindIn(controller+"token-cleaner", controller+"token-cleaner", account("token-cleaner")),
+		bindIn(controller+"bootstrap-signer", controller+"bootstrap-signer", account("bootstrap-signer")),
+		bindingIn(metav1.NamespacePublic, bindIn(controller+"bootstrap-signer", controller+"bootstrap-signer", account("bootstrap-signer"))),
+		bindingIn(metav1.NamespacePublic, bindIn(clusterInfo, clusterInfo, person(user.Anonymous))),
 		bindIn(localRoom, localRoom, account("local-volume-provisioner")),
 	}
 }
+
+const (
+	// nodeNetwork is for nodes that have network and services of ours.
+	nodeNetwork = "wherry:node-network"
+	// clusterFacts is for what nodes have to agree on.
+	clusterFacts = "wherry:cluster-facts"
+	// clusterInfo is for what everybody may know of the cluster; kubeadm's name.
+	clusterInfo = "kubeadm:bootstrap-signer-clusterinfo"
+)
 
 // localRoom is for what says how much room nodes have for local volumes.
 const localRoom = controller + "local-volume-provisioner"
@@ -450,6 +482,18 @@ func namespaced(name string, rules ...rbacv1.PolicyRule) rbacv1.Role {
 	r := rbacv1.Role{ObjectMeta: meta(name), Rules: rules}
 	r.Namespace = metav1.NamespaceSystem
 	return r
+}
+
+// in puts a role into another namespace than kube-system.
+func in(namespace string, r rbacv1.Role) rbacv1.Role {
+	r.Namespace = namespace
+	return r
+}
+
+// bindingIn puts a binding into another namespace than kube-system.
+func bindingIn(namespace string, b rbacv1.RoleBinding) rbacv1.RoleBinding {
+	b.Namespace = namespace
+	return b
 }
 
 func bind(name string, subjects ...rbacv1.Subject) rbacv1.ClusterRoleBinding {

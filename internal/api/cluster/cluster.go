@@ -1,0 +1,111 @@
+// Package cluster is the vocabulary of clusters with several nodes: what a node has to know of the cluster that it joins,
+// and the token with which it does.
+package cluster
+
+import (
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// The config map in which servers say what nodes have to know (Facts). Nodes may read it, and nobody else.
+const (
+	FactsNamespace = metav1.NamespaceSystem
+	FactsName      = "wherry-cluster"
+)
+
+// The config map, as kubeadm's clusters have it, from which somebody without credentials learns of the cluster's
+// certificate authority: a kubeconfig without users.
+const (
+	InfoNamespace = metav1.NamespacePublic
+	InfoName      = "cluster-info"
+	InfoKey       = "kubeconfig"
+)
+
+// AnnotationDNS is the annotation of a node that has a DNS server of ours for its pods: the address and port of it.
+const AnnotationDNS = "wherry.dev/dns"
+
+// Ways in which pods reach those of other nodes.
+const (
+	ModeAuto   = "auto"   // direct routes to nodes on the same link, VXLAN to others
+	ModeRoutes = "routes" // routes to the node's address, however far it is: for networks that know the ways back
+	ModeVXLAN  = "vxlan"
+	ModeNone   = "none" // somebody else's network
+)
+
+// Facts are what all nodes of a cluster have to agree on.
+type Facts struct {
+	PodNetworks     []netip.Prefix // from which nodes get their ranges
+	ServiceNetworks []netip.Prefix
+	Domain          string
+	DNS             []string // what pods get as their DNS servers
+	Mode            string   // one of Mode…
+	VNI             uint32   // of VXLAN; differs between clusters
+}
+
+// Keys of the config map.
+const (
+	keyPods     = "pod-networks"
+	keyServices = "service-networks"
+	keyDomain   = "cluster-domain"
+	keyDNS      = "cluster-dns"
+	keyMode     = "network-mode"
+	keyVNI      = "vxlan-id"
+)
+
+// Data returns the facts as the config map has them.
+func (f Facts) Data() map[string]string {
+	return map[string]string{
+		keyPods: join(f.PodNetworks), keyServices: join(f.ServiceNetworks), keyDomain: f.Domain, keyDNS: strings.Join(f.DNS, ","),
+		keyMode: f.Mode, keyVNI: strconv.FormatUint(uint64(f.VNI), 10),
+	}
+}
+
+// FromData reads what Data returned. The error names the key that is wrong.
+func FromData(data map[string]string) (f Facts, err error) {
+	if f.PodNetworks, err = split(keyPods, data[keyPods]); err != nil {
+		return f, err
+	}
+	if f.ServiceNetworks, err = split(keyServices, data[keyServices]); err != nil {
+		return f, err
+	}
+	f.Domain, f.Mode = data[keyDomain], data[keyMode]
+	if data[keyDNS] != "" {
+		f.DNS = strings.Split(data[keyDNS], ",")
+	}
+	vni, err := strconv.ParseUint(data[keyVNI], 10, 24)
+	if err != nil {
+		return f, fmt.Errorf("%s %q is not a number of 24 bits", keyVNI, data[keyVNI])
+	}
+	f.VNI = uint32(vni)
+	switch f.Mode {
+	case ModeAuto, ModeRoutes, ModeVXLAN, ModeNone:
+		return f, nil
+	}
+	return f, fmt.Errorf("%s %q must be %s, %s, %s or %s", keyMode, f.Mode, ModeAuto, ModeRoutes, ModeVXLAN, ModeNone)
+}
+
+func join(list []netip.Prefix) string {
+	texts := make([]string, len(list))
+	for i, p := range list {
+		texts[i] = p.String()
+	}
+	return strings.Join(texts, ",")
+}
+
+func split(key, list string) (out []netip.Prefix, err error) {
+	if list == "" {
+		return nil, nil
+	}
+	for text := range strings.SplitSeq(list, ",") {
+		p, err := netip.ParsePrefix(text)
+		if err != nil {
+			return nil, fmt.Errorf("%s %q is not a network", key, text)
+		}
+		out = append(out, p.Masked())
+	}
+	return out, nil
+}
