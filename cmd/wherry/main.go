@@ -117,7 +117,7 @@ component also runs alone and can be swapped with its upstream counterpart.`,
 	})
 	cmd.AddGroup(&cobra.Group{ID: "node", Title: "The node:"}, &cobra.Group{ID: "use", Title: "Work with it:"}, &cobra.Group{ID: "parts", Title: "Its components alone:"})
 	for id, cmds := range map[string][]*cobra.Command{
-		"node":  {upCommand(&d), downCommand(&d)},
+		"node":  {upCommand(&d), joinCommand(&d), tokenCommand(&d), downCommand(&d)},
 		"use":   {kubectlCommand(), hollowCommand(), imageCommand(&d), etcdCommand(&d), explainCommand(&d), traceCommand(&d)},
 		"parts": {apiserverCommand(), scheduler.NewCommand(), controllerManagerCommand(), proxyCommand(), kubeletCommand(), criCommand(&d), cniCommand()},
 	} {

@@ -11,7 +11,6 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -64,20 +63,26 @@ the same names.`,
 		if err := daemon.RequireRoot(); err != nil {
 			return err
 		}
-		full, err := loadConfig(cmd.Flags(), d, file)
+		full, err := loadConfig(cmd.Flags(), d, file, func(c *config.Config) error {
+			if !c.Role.HasServer() {
+				return fmt.Errorf("--role %s is that of a node alone: use `wherry join URL`", c.Role)
+			}
+			return nil
+		})
 		if err != nil {
 			return err
 		}
 		if detach {
-			return upDetached(cmd.Context(), cmd.ErrOrStderr(), full)
+			return upDetached(cmd.Context(), cmd.ErrOrStderr(), full, "")
 		}
-		return upForeground(cmd.Context(), cmd.ErrOrStderr(), full)
+		return upForeground(cmd.Context(), cmd.ErrOrStderr(), full, "")
 	}
 	return cmd
 }
 
 // loadConfig combines file, environment and flags; flags that were given take precedence.
-func loadConfig(given *pflag.FlagSet, d *dirs, file string) (config.Config, error) {
+// set may change what they say before it is completed.
+func loadConfig(given *pflag.FlagSet, d *dirs, file string, set func(*config.Config) error) (config.Config, error) {
 	c := config.Default()
 	if err := c.Load(file); err != nil {
 		return c, err
@@ -96,8 +101,10 @@ func loadConfig(given *pflag.FlagSet, d *dirs, file string) (config.Config, erro
 	if d.run != "" {
 		c.RunDir = d.run
 	}
-	errs = append(errs, c.Complete())
-	return c, errors.Join(errs...)
+	if err := errors.Join(append(errs, set(&c))...); err != nil {
+		return c, err
+	}
+	return c, c.Complete()
 }
 
 func copyValue(to, from pflag.Value) error {
@@ -109,7 +116,8 @@ func copyValue(to, from pflag.Value) error {
 	return to.Set(from.String())
 }
 
-func upForeground(ctx context.Context, out io.Writer, cfg config.Config) error {
+// upForeground runs an instance. token lets a node join its cluster; "" if it has joined before, or has a server.
+func upForeground(ctx context.Context, out io.Writer, cfg config.Config, token string) error {
 	say := newNotifier(out)
 	setVerbosity(cfg.Verbosity)
 	if os.Getenv("GOGC") == "" {
@@ -123,7 +131,7 @@ func upForeground(ctx context.Context, out io.Writer, cfg config.Config) error {
 	}
 	stopLog := keepLogSmall(ctx, cfg.DataDir)
 	defer stopLog()
-	dm := daemon.New(cfg, say.progress)
+	dm := daemon.New(cfg, say.progress).WithToken(token)
 	err := component.Notify(ctx, dm.Ready(), func(ctx context.Context) error {
 		done := make(chan struct{})
 		told := make(chan struct{})
@@ -131,7 +139,7 @@ func upForeground(ctx context.Context, out io.Writer, cfg config.Config) error {
 			defer close(told)
 			select {
 			case <-dm.Ready():
-				say.ready(fmt.Sprintf("node %s is Ready; try: wherry kubectl --data-dir %s get nodes", cfg.NodeName, cfg.DataDir))
+				say.ready(readyText(&cfg))
 			case <-done:
 			}
 		}()
@@ -147,6 +155,17 @@ func upForeground(ctx context.Context, out io.Writer, cfg config.Config) error {
 		say.failed(err)
 	}
 	return err
+}
+
+// readyText says what there is now, and what to do with it.
+func readyText(cfg *config.Config) string {
+	switch {
+	case !cfg.Role.HasServer():
+		return fmt.Sprintf("node %s has joined %s and is Ready", cfg.NodeName, cfg.Server)
+	case !cfg.Role.HasNode():
+		return fmt.Sprintf("the server is ready; try: wherry token create --data-dir %s, and `wherry join` on another machine", cfg.DataDir)
+	}
+	return fmt.Sprintf("node %s is Ready; try: wherry kubectl --data-dir %s get nodes", cfg.NodeName, cfg.DataDir)
 }
 
 // startAnew replaces this program with itself, in the same process: for anything that waits for it
@@ -252,7 +271,7 @@ func (n *notifier) handOver(env []string) ([]string, error) {
 
 // upDetached starts this program again, in a session of its own, and waits until it is Ready or
 // says why it is not.
-func upDetached(ctx context.Context, out io.Writer, cfg config.Config) error {
+func upDetached(ctx context.Context, out io.Writer, cfg config.Config, token string) error {
 	logFile, err := openLog(cfg.DataDir)
 	if err != nil {
 		return err
@@ -267,12 +286,13 @@ func upDetached(ctx context.Context, out io.Writer, cfg config.Config) error {
 	if err != nil {
 		return err
 	}
-	child := exec.Command(self, slices.DeleteFunc(slices.Clone(os.Args[1:]), func(a string) bool {
-		return a == "--detach" || strings.HasPrefix(a, "--detach=")
-	})...)
+	child := exec.Command(self, childArgs(os.Args[1:])...)
 	child.Stdout, child.Stderr = logFile, logFile
 	child.ExtraFiles = []*os.File{w}
 	child.Env = append(os.Environ(), envNotify+"=3")
+	if token != "" {
+		child.Env = append(child.Env, envToken+"="+token)
+	}
 	child.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := child.Start(); err != nil {
 		return errors.Join(err, w.Close())
@@ -284,6 +304,21 @@ func upDetached(ctx context.Context, out io.Writer, cfg config.Config) error {
 		return giveUp(ctx, child, err, logFile.Name())
 	}
 	return child.Process.Release()
+}
+
+// childArgs returns the arguments for a daemon in the background. A token is not among them: everybody can read the command
+// lines of programs that run.
+func childArgs(args []string) (out []string) {
+	for i := 0; i < len(args); i++ {
+		switch a := args[i]; {
+		case a == "--detach" || strings.HasPrefix(a, "--detach=") || strings.HasPrefix(a, "--token="):
+		case a == "--token":
+			i++ // its value
+		default:
+			out = append(out, a)
+		}
+	}
+	return out
 }
 
 // The log of a detached daemon: 10 MiB, and four older files of that size.

@@ -194,6 +194,7 @@ func (c *Config) absolute() error {
 
 // AddFlags binds every field to a flag; the values in c are the defaults that --help shows.
 func (c *Config) AddFlags(f *pflag.FlagSet) {
+	f.StringVar((*string)(&c.Role), "role", string(c.Role), "what runs here: server, for a control plane without a node (default: a server with a node; 'wherry join' is for nodes alone)")
 	f.StringVar(&c.NodeName, "node-name", c.NodeName, "name of the node (default: the host name)")
 	f.StringVar(&c.NodeIP, "node-ip", c.NodeIP, "address of the node, or two of different IP families separated by a comma (default: the address on the default route)")
 	f.StringSliceVar(&c.NodeLabels, "node-labels", c.NodeLabels, "labels for the node, key=value")

@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/spf13/pflag"
 )
 
 // Role says what of a cluster runs in a process. The zero value is a server with a node.
@@ -25,10 +27,31 @@ func (r Role) HasNode() bool { return r != ServerOnly }
 // Valid reports whether it is one of the roles.
 func (r Role) Valid() bool { return r == "" || r == ServerOnly || r == NodeOnly }
 
+// serverFlags are the flags that mean nothing to a node alone.
+var serverFlags = []string{
+	"role", "secure-port", "pod-cidr", "node-cidr-mask-size-ipv4", "node-cidr-mask-size-ipv6", "etcd-servers", "encryption-provider-config",
+	"encryption-provider-config-automatic-reload", "apiserver-arg", "controller-manager-arg", "scheduler-config", "local-storage",
+}
+
+// AddJoinFlags binds the fields that mean something to a node that joins a server.
+func (c *Config) AddJoinFlags(f *pflag.FlagSet) {
+	all := pflag.NewFlagSet("", pflag.ContinueOnError)
+	c.AddFlags(all)
+	all.VisitAll(func(flag *pflag.Flag) {
+		if !slices.Contains(serverFlags, flag.Name) {
+			f.AddFlag(flag)
+		}
+	})
+	for _, name := range []string{"cluster-cidr", "service-cidr", "cluster-domain", "network-mode", "cluster-dns"} {
+		f.Lookup(name).Usage += "; servers of Wherry tell this"
+	}
+}
+
 // defaultNetworks fills in of which network of all pods this node has a range, or which range of it. Who names a range
 // alone has a cluster of one node, as before there were several.
 func (c *Config) defaultNetworks() {
 	switch {
+	case !c.Role.HasServer(): // its server tells
 	case c.ClusterCIDR == "" && c.PodCIDR == DefaultPodCIDR:
 		c.ClusterCIDR = DefaultClusterCIDR
 	case c.ClusterCIDR == "":
@@ -100,6 +123,9 @@ func (c *Config) validateRanges(pods, whole []netip.Prefix, bad func(string, ...
 
 // ClusterNetworks returns the networks of all pods. The configuration must be complete.
 func (c *Config) ClusterNetworks() (out []netip.Prefix) {
+	if c.ClusterCIDR == "" {
+		return nil // a node that was not told
+	}
 	first, second, err := twoNetworks(c.ClusterCIDR, "cluster-cidr")
 	if err != nil {
 		panic(err) // impossible: Complete checks it

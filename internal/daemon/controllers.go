@@ -12,8 +12,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
+	"wherry.dev/internal/api/cluster"
 	"wherry.dev/internal/api/report"
-	"wherry.dev/internal/apiserver"
 	"wherry.dev/internal/controller/manager"
 	"wherry.dev/internal/scheduler"
 )
@@ -24,83 +24,46 @@ const (
 	controllerUser = "system:kube-controller-manager"
 )
 
-// as returns a client that acts as the user.
-func as(api *apiserver.Server, user string, groups ...string) (clientset.Interface, *rest.Config, error) {
-	cfg := api.ClientConfig(user, groups...)
-	cfg.WarningHandler = rest.NoWarnings{} // what is deprecated is ours to know
-	client, err := clientset.NewForConfig(cfg)
+// newControllers makes the cluster's controllers.
+func (d *Daemon) newControllers(ctx context.Context, f informers.SharedInformerFactory) ([]service, error) {
+	reader, _, err := d.as(controllerUser)
 	if err != nil {
-		return nil, nil, fmt.Errorf("client for %s: %w", user, err)
-	}
-	return client, cfg, nil
-}
-
-func (d *Daemon) startControllers(ctx context.Context) error {
-	d.progress("starting the scheduler and the controllers")
-	reader, _, err := as(d.api, controllerUser)
-	if err != nil {
-		return err
+		return nil, err
 	}
 	ca, err := d.api.CA().Cert()
 	if err != nil {
-		return err
-	}
-	f := manager.NewInformers(reader)
-	if err := d.startScheduler(ctx, f); err != nil {
-		return err
-	}
-	dns, err := d.startDNS(ctx, f)
-	if err != nil {
-		return err
-	}
-	services, err := d.newProxy(f)
-	if err != nil {
-		return err
-	}
-	policies, err := d.newPolicies(f)
-	if err != nil {
-		return err
-	}
-	volumes, err := d.newLocalVolumes(f)
-	if err != nil {
-		return err
+		return nil, err
 	}
 	options, err := controllerOptions(d.cfg.ControllerArgs)
 	if err != nil {
-		return err
+		return nil, err
 	}
+	if d.cfg.NetworkMode != cluster.ModeNone {
+		r := &options.Ranges
+		r.Allocate, r.Cluster, r.Services = true, d.cfg.ClusterCIDR, d.cfg.ServiceCIDR
+		r.Bits4, r.Bits6 = d.cfg.RangeBits()
+	}
+	names, _ := d.servingNames()
 	m, err := manager.New(ctx, manager.Config{
 		Account: func(name string) (clientset.Interface, *rest.Config, error) {
-			return as(d.api, "system:serviceaccount:kube-system:"+name, "system:serviceaccounts", "system:serviceaccounts:kube-system")
+			return d.as("system:serviceaccount:kube-system:"+name, "system:serviceaccounts", "system:serviceaccounts:kube-system")
 		},
 		Serves: d.api.Serves,
-		Reader: reader, RootCA: ca, Signer: d.api.CA(), Tokens: d.api.TokenIssuer(), DNS: dns, NodePorts: d.ownPorts(),
-		Options: &options,
+		Reader: reader, RootCA: ca, Signer: d.api.CA(), ApproveServing: true, ServerNames: names, Tokens: d.api.TokenIssuer(),
+		Info: d.clusterInfo(ca), DNS: d.dns, NodePorts: d.ownPorts(), Options: &options,
 	}, f)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	d.group.start(ctx, "informers", func(ctx context.Context) error {
-		f.Start(ctx.Done())
-		<-ctx.Done()
-		f.Shutdown()
-		return nil
-	})
-	d.group.start(ctx, "controllers", m.Run)
-	if volumes != nil {
-		d.group.start(ctx, "local volumes", volumes.Run)
-	}
-	if services == nil {
-		return nil
-	}
-	d.guard.enforcer.Store(policies)
-	// Pods may need services, and must be isolated, from the start.
-	d.group.start(ctx, "proxy", services.Run)
-	d.group.start(ctx, "network policies", policies.Run)
-	if err := d.await(ctx, "the service proxy", services.Ready()); err != nil {
-		return err
-	}
-	return d.await(ctx, "the network policies", policies.Ready())
+	return []service{{name: "controllers", run: m.Run}}, nil
+}
+
+// ownControllerFlags are flags of the controllers that a whole node sets itself.
+var ownControllerFlags = map[string]string{
+	"allocate-node-cidrs": "nodes get ranges unless --network-mode is none", "cluster-cidr": "use --cluster-cidr of the node",
+	"service-cluster-ip-range": "use --service-cidr of the node",
+	"node-cidr-mask-size":      "use --node-cidr-mask-size-ipv4 and --node-cidr-mask-size-ipv6 of the node",
+	"node-cidr-mask-size-ipv4": "use that flag of the node", "node-cidr-mask-size-ipv6": "use that flag of the node",
 }
 
 // controllerOptions returns the settings of single controllers, of --controller-manager-arg.
@@ -109,8 +72,12 @@ func controllerOptions(args []string) (manager.Options, error) {
 	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
 	o.AddFlags(fs)
 	var names []string
-	fs.VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
-	err := setFlags(fs, "the controllers of a node, which are: "+strings.Join(names, ", "), args, nil)
+	fs.VisitAll(func(f *pflag.Flag) {
+		if _, own := ownControllerFlags[f.Name]; !own {
+			names = append(names, f.Name)
+		}
+	})
+	err := setFlags(fs, "the controllers of a node, which are: "+strings.Join(names, ", "), args, ownControllerFlags)
 	if err == nil {
 		err = o.Validate()
 	}
@@ -120,16 +87,16 @@ func controllerOptions(args []string) (manager.Options, error) {
 	return o, nil
 }
 
-func (d *Daemon) startScheduler(ctx context.Context, f informers.SharedInformerFactory) error {
-	client, _, err := as(d.api, schedulerUser)
+func (d *Daemon) newScheduler(ctx context.Context, f informers.SharedInformerFactory) ([]service, error) {
+	client, _, err := d.as(schedulerUser)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	cfg := scheduler.DefaultConfig()
 	if d.cfg.SchedulerConfig != "" {
 		var warnings []string
 		if cfg, warnings, err = scheduler.LoadConfig(d.cfg.SchedulerConfig); err != nil {
-			return err
+			return nil, err
 		}
 		for _, w := range warnings {
 			klog.FromContext(ctx).Info("Warning: " + w)
@@ -138,11 +105,10 @@ func (d *Daemon) startScheduler(ctx context.Context, f informers.SharedInformerF
 	cfg.Informers, cfg.Serves = f, d.api.Serves
 	s, err := scheduler.New(ctx, client, cfg)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	d.scheduler.Store(s)
-	d.group.start(ctx, "scheduler", s.Run)
-	return nil
+	return []service{{name: "scheduler", run: s.Run}}, nil
 }
 
 // scheduling serves the scheduler's reports on pods.

@@ -26,6 +26,7 @@ import (
 	"wherry.dev/internal/apiserver/storage"
 	"wherry.dev/internal/component"
 	"wherry.dev/internal/config"
+	"wherry.dev/internal/controller/clusterdns"
 	"wherry.dev/internal/disk"
 	"wherry.dev/internal/image"
 	"wherry.dev/internal/kubelet"
@@ -56,6 +57,15 @@ type Daemon struct {
 	// scheduler answers for itself once it is made.
 	scheduler atomic.Pointer[scheduler.Scheduler]
 
+	// How components reach the API server if it is not in this process.
+	joined *joined
+	// token lets this node join, if it has not before.
+	token string
+	// invitation is how this node joins its cluster; nil if it has joined before, or has a server.
+	invitation *invitation
+	// dns is what is published of the DNS server of this process; nil if the cluster has none of ours.
+	dns *clusterdns.Config
+
 	guard        guard
 	runtime      internalapi.RuntimeService
 	imageService internalapi.ImageManagerService
@@ -69,15 +79,21 @@ func New(cfg config.Config, progress func(string)) *Daemon {
 	return &Daemon{cfg: cfg, progress: progress, traces: trace.NewStore(), group: newGroup(), ready: make(chan struct{})}
 }
 
-// Ready is closed when the node is Ready.
+// WithToken gives a node what it joins its cluster with. The token is kept nowhere.
+func (d *Daemon) WithToken(token string) *Daemon {
+	d.token = token
+	return d
+}
+
+// Ready is closed when the node is Ready, or the server if there is no node.
 func (d *Daemon) Ready() <-chan struct{} { return d.ready }
 
-// Run starts the node:
+// Run starts what the instance's role has:
 //
 //  1. check what can be checked before anything is made
 //  2. data dir, lock, run dir (on a tmpfs of its own unless it is on one)
-//  3. API server and, side by side, image store and CRI runtime
-//  4. kubeconfig, controllers, scheduler
+//  3. API server, or the connection to somebody else's; image store and CRI runtime
+//  4. what works on the cluster's objects (parts)
 //  5. kubelet, until the node is Ready
 //
 // It returns when ctx ends or a component fails, after everything has stopped in the reverse order.
@@ -86,12 +102,20 @@ func (d *Daemon) Run(ctx context.Context) (err error) {
 	if err := preflight(ctx, &d.cfg); err != nil {
 		return err
 	}
+	if !d.cfg.Role.HasServer() {
+		if err := d.invite(ctx); err != nil {
+			return err
+		}
+	}
 	if err := d.openDirs(); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, d.lock.release()) }()
 	started := false
 	defer func() {
+		if !started && !d.cfg.Role.HasServer() {
+			err = errors.Join(err, d.unjoin())
+		}
 		if d.fresh && !started {
 			// what a failed start has made is removed again; if anything had run here before, the
 			// run dir would not be new
@@ -126,7 +150,7 @@ const failedStop = 10 * time.Second
 // live waits for the end. When the cluster's data has failed, or is about to, the kubelet and the
 // pods carry on as they are, and the node restarts as soon as there is room for the data.
 func (d *Daemon) live(ctx context.Context) error {
-	if failed, err := waitFor(ctx, d.group, d.api.RestartDue()); !failed {
+	if failed, err := waitFor(ctx, d.group, d.restartDue()); !failed {
 		return err
 	}
 	klog.FromContext(ctx).Error(d.api.RestartReason(),
@@ -150,20 +174,40 @@ func (d *Daemon) awaitRoom(ctx context.Context, g *group) error {
 
 func (d *Daemon) startAll(ctx context.Context) error {
 	d.began = time.Now()
+	if err := d.startBelow(ctx); err != nil {
+		return err
+	}
+	if err := d.startParts(ctx); err != nil {
+		return err
+	}
+	what := "The server is ready"
+	if d.cfg.Role.HasNode() {
+		if err := d.startKubelet(ctx); err != nil {
+			return err
+		}
+		what = "The node is Ready"
+	}
+	klog.FromContext(ctx).Info(what, "node", d.cfg.NodeName, "after", time.Since(d.began).Round(time.Millisecond))
+	return nil
+}
+
+// startBelow starts what everything else stands on.
+func (d *Daemon) startBelow(ctx context.Context) error {
+	if !d.cfg.Role.HasServer() {
+		// The runtime has to know the cluster's networks, which the server tells.
+		if err := d.connect(ctx); err != nil {
+			return err
+		}
+		return d.startRuntime(ctx, ctx)
+	}
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return d.startAPI(ctx, gctx) })
-	g.Go(func() error { return d.startRuntime(ctx, gctx) })
-	if err := g.Wait(); err != nil {
-		return err
+	if d.cfg.Role.HasNode() {
+		g.Go(func() error { return d.startRuntime(ctx, gctx) })
+	} else {
+		d.startControl(ctx, &control{traces: d.traces, api: &d.serving})
 	}
-	if err := d.startControllers(ctx); err != nil {
-		return err
-	}
-	if err := d.startKubelet(ctx); err != nil {
-		return err
-	}
-	klog.FromContext(ctx).Info("The node is Ready", "node", d.cfg.NodeName, "after", time.Since(d.began).Round(time.Millisecond))
-	return nil
+	return g.Wait()
 }
 
 func (d *Daemon) stop(ctx context.Context) error {
@@ -185,7 +229,11 @@ func (d *Daemon) openDirs() error {
 	if err := checkDirs(d.cfg.DataDir, d.cfg.RunDir); err != nil {
 		return err
 	}
-	for _, dir := range []string{d.cfg.DataDir, d.cfg.ImagesDir(), d.cfg.ManifestDir} {
+	dirs := []string{d.cfg.DataDir}
+	if d.cfg.Role.HasNode() {
+		dirs = append(dirs, d.cfg.ImagesDir(), d.cfg.ManifestDir)
+	}
+	for _, dir := range dirs {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return err
 		}
@@ -286,6 +334,9 @@ func (d *Daemon) startAPI(ctx, startCtx context.Context) error {
 	c.Required = required(d.cfg.Proxy)
 	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
 	c.AddFlags(flags)
+	if err := flags.Set("enable-bootstrap-token-auth", "true"); err != nil { // nodes join by such tokens
+		return err
+	}
 	if err := setFlags(flags, "the API server; `wherry apiserver --help` lists them", d.cfg.APIServerArgs, ownAPIFlags); err != nil {
 		return fmt.Errorf("--apiserver-arg: %w", err)
 	}
@@ -310,11 +361,22 @@ func (d *Daemon) startAPI(ctx, startCtx context.Context) error {
 // await waits until a component is ready, or something goes wrong. If that is the cluster's data,
 // for which there was room to be opened but not to continue, no component will become ready.
 func (d *Daemon) await(ctx context.Context, what string, ready <-chan struct{}) error {
-	err := d.group.ready(ctx, what, ready, d.api.RestartDue())
-	if reason := d.api.RestartReason(); err != nil && reason != nil {
+	err := d.group.ready(ctx, what, ready, d.restartDue())
+	if d.api == nil || err == nil {
+		return err
+	}
+	if reason := d.api.RestartReason(); reason != nil {
 		return d.startWithRoom(ctx, reason)
 	}
 	return err
+}
+
+// restartDue is closed when the cluster's data has failed; never if they are not in this process.
+func (d *Daemon) restartDue() <-chan struct{} {
+	if d.api == nil {
+		return nil
+	}
+	return d.api.RestartDue()
 }
 
 // startWithRoom gives up a start that failed for a full disk: another one is made as soon as there

@@ -2,10 +2,12 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/netip"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -13,6 +15,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"wherry.dev/internal/api/cluster"
 	"wherry.dev/internal/config"
 	"wherry.dev/internal/controller/clusterdns"
 	"wherry.dev/internal/dns"
@@ -22,26 +25,27 @@ import (
 // address often belongs to somebody. Any other will do if this one is taken.
 const dnsPort = 10053
 
-// startDNS starts the cluster's DNS on this node, and returns what has to be published of it; nil if
-// the cluster has none of ours.
+// listenFunc opens a DNS server's sockets, on the node's own bridge if pods with those networks are there.
+type listenFunc = func(ctx context.Context, podCIDR string) (*dns.Server, netip.AddrPort, error)
+
+// newDNS makes the cluster's DNS server of this node, and notes what has to be published of it.
 //
 // It listens where the node's pods can reach it and as few others as possible: on the bridge's own
 // address or, if pods are on somebody else's network, on the node's.
-func (d *Daemon) startDNS(ctx context.Context, f informers.SharedInformerFactory) (*clusterdns.Config, error) {
+func (d *Daemon) newDNS(ctx context.Context, f informers.SharedInformerFactory) ([]service, error) {
 	vip, ok, err := d.cfg.DNSAddress()
 	if err != nil || !ok {
 		return nil, err
+	}
+	if !d.cfg.Role.HasNode() {
+		d.dns = &clusterdns.Config{IP: vip}
+		return nil, nil
 	}
 	records, err := dns.NewRecords(f)
 	if err != nil {
 		return nil, err
 	}
-	clients, err := newDNSClients(d.cfg, f.Core().V1().Pods().Informer())
-	if err != nil {
-		return nil, err
-	}
-	server := &dns.Server{Zone: dns.NewZone(d.cfg.ClusterDomain, []netip.Addr{vip}, records), Allowed: clients.allowed}
-	at, err := d.listenDNS(ctx, server, vip)
+	clients, err := newDNSClients(d.cfg.ClusterNetworks(), f.Core().V1().Pods().Informer())
 	if err != nil {
 		return nil, err
 	}
@@ -49,22 +53,35 @@ func (d *Daemon) startDNS(ctx context.Context, f informers.SharedInformerFactory
 	if err != nil {
 		return nil, err
 	}
-	server.Forwarder = dns.NewForwarder(dns.ForwarderConfig{
-		ResolvConf: "/etc/resolv.conf", Resolvers: resolvers, Stubs: stubs,
-		Self: func(r netip.AddrPort) bool { return r == at || r.Addr() == vip },
-	})
-	d.group.start(ctx, "dns", server.Run)
-	return &clusterdns.Config{IP: vip, Node: d.cfg.NodeName, Server: at}, nil
+	zone := dns.NewZone(d.cfg.ClusterDomain, []netip.Addr{vip}, records)
+	listen := func(ctx context.Context, podCIDR string) (*dns.Server, netip.AddrPort, error) {
+		server := &dns.Server{Zone: zone, Allowed: clients.allowed}
+		at, err := d.listenDNS(ctx, server, vip, podCIDR)
+		server.Forwarder = dns.NewForwarder(dns.ForwarderConfig{
+			ResolvConf: "/etc/resolv.conf", Resolvers: resolvers, Stubs: stubs,
+			Self: func(r netip.AddrPort) bool { return r == at || r.Addr() == vip },
+		})
+		return server, at, err
+	}
+	if !d.cfg.Role.HasServer() {
+		return d.dnsOfJoined(f, listen)
+	}
+	server, at, err := listen(ctx, d.cfg.PodCIDR)
+	if err != nil {
+		return nil, err
+	}
+	d.dns = &clusterdns.Config{IP: vip, Node: d.cfg.NodeName, Server: at}
+	return []service{{name: "dns", run: server.Run}}, nil
 }
 
 // listenDNS opens the server's sockets, on another port than the usual one if that is taken.
-func (d *Daemon) listenDNS(ctx context.Context, server *dns.Server, vip netip.Addr) (netip.AddrPort, error) {
-	ip, port, err := d.dnsListener(vip)
+func (d *Daemon) listenDNS(ctx context.Context, server *dns.Server, vip netip.Addr, podCIDR string) (netip.AddrPort, error) {
+	ip, port, err := d.dnsListener(vip, podCIDR)
 	if err != nil {
 		return netip.AddrPort{}, err
 	}
 	got, err := server.Listen(ctx, ip, port)
-	if err != nil {
+	if errors.Is(err, syscall.EADDRINUSE) || errors.Is(err, syscall.EACCES) {
 		klog.FromContext(ctx).Info("The usual port of the DNS server is taken, using another one", "address", netip.AddrPortFrom(ip, port), "err", err)
 		got, err = server.Listen(ctx, ip, 0)
 	}
@@ -72,12 +89,12 @@ func (d *Daemon) listenDNS(ctx context.Context, server *dns.Server, vip netip.Ad
 }
 
 // dnsListener returns where the server should listen: an address of the same family as the service's.
-func (d *Daemon) dnsListener(vip netip.Addr) (netip.Addr, uint16, error) {
-	first, second, err := config.PodNetworks(d.cfg.PodCIDR)
-	if err != nil {
-		return netip.Addr{}, 0, err
-	}
-	if d.cfg.RuntimeEndpoint == "" {
+func (d *Daemon) dnsListener(vip netip.Addr, podCIDR string) (netip.Addr, uint16, error) {
+	if d.cfg.RuntimeEndpoint == "" && d.cfg.NetworkMode != cluster.ModeNone {
+		first, second, err := config.PodNetworks(podCIDR)
+		if err != nil {
+			return netip.Addr{}, 0, err
+		}
 		for _, p := range []netip.Prefix{first, second} {
 			if p.IsValid() && p.Addr().Is4() == vip.Is4() {
 				return p.Masked().Addr().Next(), 53, nil
@@ -104,13 +121,8 @@ type dnsClients struct {
 // byPodIP is the index of pods by their addresses.
 const byPodIP = "wherry/pod-ip"
 
-func newDNSClients(cfg config.Config, pods cache.SharedIndexInformer) (*dnsClients, error) {
-	c := &dnsClients{pods: pods.GetIndexer()}
-	first, second, err := config.PodNetworks(cfg.PodCIDR)
-	if err != nil {
-		return nil, err
-	}
-	c.networks = slices.DeleteFunc([]netip.Prefix{first, second}, func(p netip.Prefix) bool { return !p.IsValid() })
+func newDNSClients(networks []netip.Prefix, pods cache.SharedIndexInformer) (*dnsClients, error) {
+	c := &dnsClients{networks: networks, pods: pods.GetIndexer()}
 	return c, pods.AddIndexers(cache.Indexers{byPodIP: func(obj any) ([]string, error) {
 		pod, ok := obj.(*v1.Pod)
 		if !ok {

@@ -18,6 +18,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"wherry.dev/internal/cgroup"
+	"wherry.dev/internal/cni/mesh"
 	"wherry.dev/internal/config"
 	"wherry.dev/internal/cri"
 	"wherry.dev/internal/image"
@@ -181,7 +182,7 @@ func clearNames(ctx context.Context, cfg config.Config, progress func(string)) e
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(cc.ClearNames(ctx), removeTables(cfg.InstanceID())); err != nil {
+	if err := errors.Join(cc.ClearNames(ctx), removeTables(cfg.InstanceID()), removeMesh(&cfg)); err != nil {
 		return err
 	}
 	if err := mount.UnmountUnder(kubeletDir(cfg.DataDir)); err != nil {
@@ -206,7 +207,7 @@ func removeRunning(ctx context.Context, cfg config.Config) error {
 	if err := teardownRuntime(ctx, cfg); err != nil {
 		return err
 	}
-	if err := removeTables(cfg.InstanceID()); err != nil {
+	if err := errors.Join(removeTables(cfg.InstanceID()), removeMesh(&cfg)); err != nil {
 		return err
 	}
 	if err := mount.UnmountUnder(kubeletDir(cfg.DataDir)); err != nil {
@@ -219,6 +220,14 @@ func removeRunning(ctx context.Context, cfg config.Config) error {
 		return err
 	}
 	return mount.RemoveTree(cfg.RunDir)
+}
+
+// removeMesh removes the ways to other nodes' pods.
+func removeMesh(cfg *config.Config) error {
+	if cfg.ClusterCIDR == "" { // of an instance that was started before there were any
+		return mesh.Remove(cfg.InstanceID(), nil)
+	}
+	return mesh.Remove(cfg.InstanceID(), cfg.ClusterNetworks())
 }
 
 func teardownRuntime(ctx context.Context, cfg config.Config) error {

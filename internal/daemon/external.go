@@ -41,8 +41,7 @@ func (d *Daemon) startExternalRuntime(ctx, startCtx context.Context) error {
 	if d.runtime, d.imageService, err = dialExternal(startCtx, &d.cfg); err != nil {
 		return err
 	}
-	c := &control{traces: d.traces, endpoint: d.cfg.RuntimeEndpoint, api: &d.serving}
-	d.group.start(ctx, "control", func(ctx context.Context) error { return c.serve(ctx, ControlSocket(d.cfg.RunDir)) })
+	d.startControl(ctx, &control{traces: d.traces, endpoint: d.cfg.RuntimeEndpoint, api: &d.serving})
 	return serviceNetwork(&d.cfg).Bridge.RemoveTable(startCtx)
 }
 

@@ -37,7 +37,7 @@ func (d *Daemon) startKubelet(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	client, _, err := as(d.api, "system:node:"+d.cfg.NodeName, "system:nodes")
+	client, _, err := d.as(nodeUser(d.cfg.NodeName), nodesGroup)
 	if err != nil {
 		return err
 	}
@@ -114,7 +114,10 @@ func (d *Daemon) kubeletConfig(now time.Time) (c kubeletconfig.Config, err error
 	}
 	c.PodPidsLimit = &d.cfg.PodMaxPids
 	c.SeccompDefault = &d.cfg.SeccompDefault
-	c.MaxPods, c.PodCIDR = int32(d.cfg.MaxPods), d.cfg.PodCIDR
+	c.MaxPods = int32(d.cfg.MaxPods)
+	if d.cfg.Role.HasServer() {
+		c.PodCIDR = d.cfg.PodCIDR // one that has joined is given its range
+	}
 	c.NodeLabels = map[string]string{}
 	for _, l := range d.cfg.NodeLabels {
 		key, value, ok := strings.Cut(l, "=")
@@ -123,19 +126,35 @@ func (d *Daemon) kubeletConfig(now time.Time) (c kubeletconfig.Config, err error
 		}
 		c.NodeLabels[key] = value
 	}
+	if err := d.kubeletIdentity(&c, now); err != nil {
+		return c, err
+	}
+	err = setKubeletArgs(&c, d.cfg.KubeletArgs)
+	return c, err
+}
+
+// kubeletIdentity sets by which certificates the kubelet is known, and whom it trusts. Beside an API server it gets one of the
+// server's authority; one that has joined asks for its own, and renews them.
+func (d *Daemon) kubeletIdentity(c *kubeletconfig.Config, now time.Time) error {
+	pkiDir := filepath.Join(d.cfg.DataDir, "pki")
+	if !d.cfg.Role.HasServer() {
+		c.Kubeconfig, c.CertDir, c.HangUp = nodeKubeconfig(&d.cfg), pkiDir, d.joined.hangUp
+		c.RotateCertificates, c.ServerTLSBootstrap = true, true
+		c.Authentication.X509.ClientCAFile = clusterCA(&d.cfg)
+		return nil
+	}
 	ca := d.api.CA()
 	names, ips := d.servingNames()
-	cert, key, err := ca.Issue(filepath.Join(d.cfg.DataDir, "pki"), "kubelet-serving", pki.Leaf{
-		CommonName: "system:node:" + d.cfg.NodeName, Organizations: []string{"system:nodes"},
+	cert, key, err := ca.Issue(pkiDir, "kubelet-serving", pki.Leaf{
+		CommonName: nodeUser(d.cfg.NodeName), Organizations: []string{nodesGroup},
 		DNSNames: names, IPs: ips, Server: true,
 	}, now)
 	if err != nil {
-		return c, fmt.Errorf("the kubelet's certificate: %w", err)
+		return fmt.Errorf("the kubelet's certificate: %w", err)
 	}
 	c.TLSCertFile, c.TLSPrivateKeyFile = cert, key
 	c.Authentication.X509.ClientCAFile = ca.CertFile
-	err = setKubeletArgs(&c, d.cfg.KubeletArgs)
-	return c, err
+	return nil
 }
 
 // The thresholds at which pods that fill the disk are evicted: a twentieth of it, within these

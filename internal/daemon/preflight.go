@@ -14,6 +14,7 @@ import (
 	"wherry.dev/internal/apiserver"
 	"wherry.dev/internal/config"
 	"wherry.dev/internal/disk"
+	"wherry.dev/internal/record"
 )
 
 // minFree is how much room a node needs for its first start: etcd's files hold 110 MiB from the
@@ -28,13 +29,16 @@ func preflight(ctx context.Context, cfg *config.Config) error {
 	if pid, err := RunningPID(cfg.DataDir); err == nil {
 		return fmt.Errorf("wherry is already running with --data-dir %s (pid %d); stop it with `wherry down --data-dir %s`, or use another data dir", cfg.DataDir, pid, cfg.DataDir)
 	}
+	if err := checkRole(cfg); err != nil {
+		return err
+	}
 	if _, err := controllerOptions(cfg.ControllerArgs); err != nil {
 		return err
 	}
 	if err := checkKubeletArgs(cfg.KubeletArgs); err != nil {
 		return err
 	}
-	if cfg.RuntimeEndpoint == "" {
+	if cfg.RuntimeEndpoint == "" && cfg.Role.HasNode() {
 		cc, err := criConfig(cfg)
 		if err != nil {
 			return err
@@ -46,15 +50,41 @@ func preflight(ctx context.Context, cfg *config.Config) error {
 	if err := checkRoom(cfg.DataDir); err != nil {
 		return err
 	}
-	for flag, port := range map[string]int{"secure-port": cfg.SecurePort, "kubelet-port": cfg.KubeletPort} {
+	ports := map[string]int{}
+	if cfg.Role.HasServer() {
+		ports["secure-port"] = cfg.SecurePort
+	}
+	if cfg.Role.HasNode() {
+		ports["kubelet-port"] = cfg.KubeletPort
+	}
+	for flag, port := range ports {
 		if err := checkPort(ctx, cfg.BindAddress, port, flag); err != nil {
 			return err
 		}
 	}
-	if cfg.RuntimeEndpoint != "" {
+	if cfg.RuntimeEndpoint != "" || cfg.Role != "" {
 		return nil
 	}
 	return checkPodNetwork(cfg)
+}
+
+// checkRole refuses data of another role: what was there before would be left alone, and in the dark.
+func checkRole(cfg *config.Config) error {
+	var last config.Config
+	if _, err := record.Read(instanceFile(cfg.DataDir), &last); err != nil {
+		return nil //nolint:nilerr // there is none that anybody could read
+	}
+	switch {
+	case last.Role.HasServer() && !cfg.Role.HasServer():
+		return fmt.Errorf("%s has the data of a server: a node that joins another one needs a --data-dir of its own; or take the server down with `wherry down --purge`", cfg.DataDir)
+	case !last.Role.HasServer() && cfg.Role.HasServer():
+		return fmt.Errorf("%s has the data of a node that has joined %s: start it with `wherry join %s`; or take it out with `wherry down --purge`", cfg.DataDir, last.Server, last.Server)
+	case last.Role.HasNode() && !cfg.Role.HasNode():
+		if fresh, err := isFresh(cfg.RunDir); err != nil || !fresh {
+			return errors.Join(err, fmt.Errorf("the node of %s may still have pods: run `wherry down` before it becomes a server without a node", cfg.DataDir))
+		}
+	}
+	return nil
 }
 
 // checkPodNetwork refuses a pod network that the machine already has elsewhere: on

@@ -20,41 +20,51 @@ const bridges = "wh-"
 
 // newProxy makes the service proxy. With --proxy=none there is none, and what an earlier one left in
 // the kernel is removed.
-func (d *Daemon) newProxy(f informers.SharedInformerFactory) (*proxy.Proxy, error) {
+func (d *Daemon) newProxy(_ context.Context, f informers.SharedInformerFactory) ([]service, error) {
 	table := proxy.TableName(d.cfg.InstanceID())
 	if d.cfg.Proxy == config.NoProxy {
 		return nil, proxy.Remove(table)
 	}
-	first, second, err := config.PodNetworks(d.cfg.PodCIDR)
+	p, err := proxy.New(proxy.Config{
+		Node: d.cfg.NodeName, Table: table, Bridge: bridges + d.cfg.InstanceID(), OtherBridges: bridges, Pods: d.cfg.ClusterNetworks(),
+		Reserved: d.ownPorts(),
+	}, f)
 	if err != nil {
 		return nil, err
 	}
-	pods := []netip.Prefix{first.Masked()}
-	if second.IsValid() {
-		pods = append(pods, second.Masked())
-	}
-	return proxy.New(proxy.Config{
-		Node: d.cfg.NodeName, Table: table, Bridge: bridges + d.cfg.InstanceID(), OtherBridges: bridges, Pods: pods,
-		Reserved: d.ownPorts(),
-	}, f)
+	// Pods may need services from the start.
+	return []service{{"proxy", p.Run, "the service proxy", p.Ready()}}, nil
 }
 
 // ownPorts are the TCP ports by which the node itself is reached: its own, and SSH.
 func (d *Daemon) ownPorts() []uint16 {
-	return []uint16{uint16(d.cfg.SecurePort), uint16(d.cfg.KubeletPort), 22}
+	ports := []uint16{22}
+	if d.cfg.Role.HasServer() {
+		ports = append(ports, uint16(d.cfg.SecurePort))
+	}
+	if d.cfg.Role.HasNode() {
+		ports = append(ports, uint16(d.cfg.KubeletPort))
+	}
+	return ports
 }
 
 // newPolicies makes what enforces network policies on our bridge. With --proxy=none somebody else does
 // that, and what an earlier run left in the kernel is removed. Pods of a CNI network are left to it:
 // they are not on the bridge.
-func (d *Daemon) newPolicies(f informers.SharedInformerFactory) (*policy.Enforcer, error) {
+func (d *Daemon) newPolicies(_ context.Context, f informers.SharedInformerFactory) ([]service, error) {
 	table := policy.TableName(d.cfg.InstanceID())
 	if d.cfg.Proxy == config.NoProxy {
 		return nil, proxy.Remove(table)
 	}
-	return policy.New(policy.Config{
+	e, err := policy.New(policy.Config{
 		Node: d.cfg.NodeName, Table: table, Bridge: bridges + d.cfg.InstanceID(), ShowBridged: policy.ShowBridged,
 	}, f)
+	if err != nil {
+		return nil, err
+	}
+	d.guard.enforcer.Store(e)
+	// Pods must be isolated from the start.
+	return []service{{"network policies", e.Run, "the network policies", e.Ready()}}, nil
 }
 
 // guard has network policies hold from a pod's first packet on. The runtime starts before the enforcer:

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
 
+	"wherry.dev/internal/api/cluster"
 	"wherry.dev/internal/config"
 	"wherry.dev/internal/cri"
 	"wherry.dev/internal/image"
@@ -17,11 +19,19 @@ import (
 // criConfig returns the runtime's configuration for an instance; Down uses it too, on what a daemon
 // left behind.
 func criConfig(cfg *config.Config) (cri.Config, error) {
-	pods, pods2, err := config.PodNetworks(cfg.PodCIDR)
-	if err != nil {
-		return cri.Config{}, err
+	var pods, pods2 netip.Prefix
+	var networks []netip.Prefix
+	if cfg.Role.HasServer() {
+		var err error
+		if pods, pods2, err = config.PodNetworks(cfg.PodCIDR); err != nil {
+			return cri.Config{}, err
+		}
+	}
+	if cfg.ClusterCIDR != "" { // a node that takes itself down may not have been told
+		networks = cfg.ClusterNetworks()
 	}
 	return cri.Config{
+		AwaitPodCIDR: !cfg.Role.HasServer(), ClusterCIDRs: networks, CNIOnly: cfg.NetworkMode == cluster.ModeNone,
 		Root: filepath.Join(cfg.DataDir, "cri"), State: filepath.Join(cfg.RunDir, "cri"), Socket: cfg.CRISocket(),
 		InstanceID: cfg.InstanceID(), DefaultRuntime: cfg.Runtime, Runtimes: Runtimes(cfg),
 		DefaultUlimits: cfg.DefaultUlimits, CDISpecDirs: cfg.CDISpecDirs,
@@ -85,6 +95,11 @@ func ImageConfig(cfg *config.Config) image.Config {
 	}
 }
 
+// startControl serves the control socket.
+func (d *Daemon) startControl(ctx context.Context, c *control) {
+	d.group.start(ctx, "control", func(ctx context.Context) error { return c.serve(ctx, ControlSocket(d.cfg.RunDir)) })
+}
+
 func (d *Daemon) startRuntime(ctx, startCtx context.Context) error {
 	if d.cfg.RuntimeEndpoint != "" {
 		return d.startExternalRuntime(ctx, startCtx)
@@ -93,8 +108,7 @@ func (d *Daemon) startRuntime(ctx, startCtx context.Context) error {
 	if d.images, err = openImages(&d.cfg); err != nil {
 		return err
 	}
-	c := &control{images: d.images, traces: d.traces, api: &d.serving}
-	d.group.start(ctx, "control", func(ctx context.Context) error { return c.serve(ctx, ControlSocket(d.cfg.RunDir)) })
+	d.startControl(ctx, &control{images: d.images, traces: d.traces, api: &d.serving})
 	cc, err := criConfig(&d.cfg)
 	if err != nil {
 		return err

@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -43,19 +44,51 @@ type Controller struct {
 	longest  time.Duration
 	kubelets *Kubelets // nil: as upstream
 	loop     *controller.Loop
+
+	mu      sync.Mutex
+	waiting map[string]bool // requests that wait for a node to be, or to have, what they are for
 }
 
 // New returns the controller. A certificate is valid for the time given, unless a shorter one is requested. Without kubelets
 // it approves what upstream's does.
 func New(client clientset.Interface, f informers.SharedInformerFactory, ca Authority, longest time.Duration, kubelets *Kubelets) (*Controller, error) {
 	requests := f.Certificates().V1().CertificateSigningRequests()
-	c := &Controller{client: client, requests: requests.Lister(), ca: ca, longest: longest, kubelets: kubelets}
+	c := &Controller{client: client, requests: requests.Lister(), ca: ca, longest: longest, kubelets: kubelets, waiting: map[string]bool{}}
 	c.loop = controller.NewLoop("certificate", c.reconcile)
+	if kubelets != nil {
+		if err := c.loop.Watch(f.Core().V1().Nodes().Informer(), c.nodeChanged); err != nil {
+			return nil, err
+		}
+	}
 	return c, c.loop.Watch(requests.Informer(), func(_, obj any) {
 		if r, ok := obj.(*certificatesv1.CertificateSigningRequest); ok {
 			c.loop.Add(r.Name)
 		}
 	})
+}
+
+// await looks at a request again when a node changes, or after a while.
+func (c *Controller) await(name string) {
+	c.mu.Lock()
+	c.waiting[name] = true
+	c.mu.Unlock()
+	c.loop.AddAfter(name, askAgain)
+}
+
+// nodeChanged looks at what waits again, unless nothing of the node has changed on which it depends.
+func (c *Controller) nodeChanged(old, obj any) {
+	a, _ := old.(*corev1.Node)
+	b, _ := obj.(*corev1.Node)
+	if a != nil && b != nil && isReady(a) == isReady(b) && slices.Equal(a.Status.Addresses, b.Status.Addresses) {
+		return
+	}
+	c.mu.Lock()
+	waiting := c.waiting
+	c.waiting = map[string]bool{}
+	c.mu.Unlock()
+	for name := range waiting {
+		c.loop.Add(name)
+	}
 }
 
 // Run processes requests until ctx ends.
@@ -98,12 +131,6 @@ const (
 // certificate.
 const askAgain = time.Minute
 
-const (
-	// soon is when a request is looked at again while it is not known yet which nodes there are.
-	soon = 20 * time.Millisecond
-	// lookAgain is when it is looked at again whether a node is still Ready.
-	lookAgain = 5 * time.Second
-)
 
 // expires returns when a request is deleted. The age counts from the time of the last condition,
 // because a request may have waited for long before. A request with an expired certificate is
@@ -147,10 +174,6 @@ func has(r *certificatesv1.CertificateSigningRequest, t certificatesv1.RequestCo
 // approve approves a kubelet's request for a client certificate if the requester may request one
 // for itself (selfnodeclient), or for any node (nodeclient).
 func (c *Controller) approve(ctx context.Context, r *certificatesv1.CertificateSigningRequest) error {
-	if c.kubelets != nil && !c.kubelets.ready() {
-		c.loop.AddAfter(r.Name, soon)
-		return nil
-	}
 	switch {
 	case r.Spec.SignerName == certificatesv1.KubeletServingSignerName && c.kubelets != nil:
 		return c.approveServing(ctx, r)
@@ -184,7 +207,7 @@ func (c *Controller) approve(ctx context.Context, r *certificatesv1.CertificateS
 			node := strings.TrimPrefix(req.Subject.CommonName, "system:node:")
 			if alive, err := c.kubelets.alive(node); alive || err != nil {
 				klog.FromContext(ctx).Info("A request for a node's client certificate waits: there is a node of that name, and it is Ready", "csr", r.Name, "user", r.Spec.Username, "node", node)
-				c.loop.AddAfter(r.Name, lookAgain)
+				c.await(r.Name)
 				return err
 			}
 		}

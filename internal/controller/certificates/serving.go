@@ -25,7 +25,6 @@ import (
 type Kubelets struct {
 	nodes  corelisters.NodeLister
 	slices discoverylisters.EndpointSliceLister
-	synced []func() bool
 	// servers are names of API servers, besides those that all have.
 	servers []string
 }
@@ -33,14 +32,8 @@ type Kubelets struct {
 // NewKubelets returns it, with the informers of f. servers are names by which clients find API servers.
 func NewKubelets(f informers.SharedInformerFactory, servers []string) *Kubelets {
 	nodes, own := f.Core().V1().Nodes(), f.Discovery().V1().EndpointSlices()
-	return &Kubelets{
-		nodes: nodes.Lister(), slices: own.Lister(), synced: []func() bool{nodes.Informer().HasSynced, own.Informer().HasSynced}, servers: servers,
-	}
-}
-
-// ready reports whether all nodes are known.
-func (k *Kubelets) ready() bool {
-	return !slices.ContainsFunc(k.synced, func(synced func() bool) bool { return !synced() })
+	own.Informer() // so that it is started
+	return &Kubelets{nodes: nodes.Lister(), slices: own.Lister(), servers: servers}
 }
 
 // alive reports whether a node is Ready.
@@ -49,9 +42,13 @@ func (k *Kubelets) alive(name string) (bool, error) {
 	if apierrors.IsNotFound(err) {
 		return false, nil
 	}
-	return err == nil && slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+	return err == nil && isReady(n), err
+}
+
+func isReady(n *corev1.Node) bool {
+	return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
-	}), err
+	})
 }
 
 // checkServing returns nil if a kubelet may have the serving certificate that it asks for: it has to be for names and
@@ -141,7 +138,7 @@ func (c *Controller) approveServing(ctx context.Context, r *certificatesv1.Certi
 	}
 	if err := c.kubelets.checkServing(req, r); err != nil {
 		klog.FromContext(ctx).Info("A kubelet's request for a serving certificate needs manual approval", "csr", r.Name, "user", r.Spec.Username, "reason", err)
-		c.loop.AddAfter(r.Name, askAgain) // the node's addresses may be known by then, or free
+		c.await(r.Name) // the node may have the addresses soon, or nobody else
 		return nil
 	}
 	return c.markApproved(ctx, r, "Auto approving kubelet serving certificate: its names and addresses are those of its node alone.")

@@ -10,17 +10,23 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
+	"strings"
 
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/informers"
 	clientset "k8s.io/client-go/kubernetes"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	discoverylisters "k8s.io/client-go/listers/discovery/v1"
 	"k8s.io/klog/v2"
 
+	"wherry.dev/internal/api/cluster"
 	"wherry.dev/internal/controller"
 )
 
@@ -39,7 +45,8 @@ const (
 type Config struct {
 	// IP is the service's address.
 	IP netip.Addr
-	// Node is the node that answers at Server.
+	// Node is the node of this process, which answers at Server. Without one there is none here: other nodes say by
+	// their annotation cluster.AnnotationDNS where they answer.
 	Node   string
 	Server netip.AddrPort
 }
@@ -48,17 +55,37 @@ type Config struct {
 type Controller struct {
 	cfg    Config
 	client clientset.Interface
+	nodes  corelisters.NodeLister
+	slices discoverylisters.EndpointSliceLister
 	loop   *controller.Loop
 }
 
 // New returns the controller, with the informers of f.
 func New(client clientset.Interface, f informers.SharedInformerFactory, cfg Config) (*Controller, error) {
-	c := &Controller{cfg: cfg, client: client}
+	nodes, own := f.Core().V1().Nodes(), f.Discovery().V1().EndpointSlices()
+	c := &Controller{cfg: cfg, client: client, nodes: nodes.Lister(), slices: own.Lister()}
 	c.loop = controller.NewLoop("cluster-dns", c.sync)
 	if err := c.loop.Watch(f.Core().V1().Services().Informer(), c.changed(func(o metav1.Object) bool { return o.GetName() == Name })); err != nil {
 		return nil, err
 	}
-	return c, c.loop.Watch(f.Discovery().V1().EndpointSlices().Informer(), c.changed(func(o metav1.Object) bool { return o.GetName() == c.sliceName() }))
+	if err := c.loop.Watch(nodes.Informer(), c.nodeChanged); err != nil {
+		return nil, err
+	}
+	return c, c.loop.Watch(own.Informer(), c.changed(func(o metav1.Object) bool { return o.GetLabels()[discoveryv1.LabelManagedBy] == managedBy }))
+}
+
+// nodeChanged looks at the slices again when a node answers somewhere else, or is gone, or ready.
+func (c *Controller) nodeChanged(old, obj any) {
+	a, _ := old.(*v1.Node)
+	b, _ := obj.(*v1.Node)
+	if a != nil && b != nil {
+		was, wasReady := answers(a)
+		is, isReady := answers(b)
+		if was == is && wasReady == isReady {
+			return // most changes
+		}
+	}
+	c.loop.Add(key)
 }
 
 // Run keeps the service until ctx ends. What it published stays: the node will be back.
@@ -78,7 +105,7 @@ func (c *Controller) changed(ours func(metav1.Object) bool) func(old, obj any) {
 	}
 }
 
-func (c *Controller) sliceName() string { return Name + "-" + c.cfg.Node }
+func sliceName(node string) string { return Name + "-" + node }
 
 // sync reads from the API server itself: it runs a handful of times in the life of a node.
 func (c *Controller) sync(ctx context.Context, _ string) error {
@@ -86,10 +113,16 @@ func (c *Controller) sync(ctx context.Context, _ string) error {
 	if err != nil {
 		return fmt.Errorf("service %s: %w", key, err)
 	}
-	if err := c.keepSlice(ctx, mine); err != nil {
-		return fmt.Errorf("endpoint slice %s/%s: %w", Namespace, c.sliceName(), err)
+	want, err := c.wanted()
+	if err != nil {
+		return err
 	}
-	return nil
+	for _, s := range want {
+		if err := c.keepSlice(ctx, s, mine); err != nil {
+			return fmt.Errorf("endpoint slice %s/%s: %w", Namespace, s.Name, err)
+		}
+	}
+	return c.removeOthers(ctx, want)
 }
 
 // keepService makes the service, and reports whether it is ours.
@@ -118,7 +151,10 @@ func (c *Controller) keepService(ctx context.Context) (mine bool, err error) {
 }
 
 func (c *Controller) service() *v1.Service {
-	ip := c.cfg.IP.String()
+	ip, target := c.cfg.IP.String(), int32(53)
+	if c.cfg.Server.IsValid() {
+		target = int32(c.cfg.Server.Port())
+	}
 	return &v1.Service{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: Namespace, Name: Name,
@@ -130,17 +166,75 @@ func (c *Controller) service() *v1.Service {
 			// Every node answers its own pods.
 			TrafficDistribution: new(v1.ServiceTrafficDistributionPreferSameNode),
 			Ports: []v1.ServicePort{
-				{Name: udp, Protocol: v1.ProtocolUDP, Port: 53, TargetPort: intstr.FromInt32(int32(c.cfg.Server.Port()))},
-				{Name: tcp, Protocol: v1.ProtocolTCP, Port: 53, TargetPort: intstr.FromInt32(int32(c.cfg.Server.Port()))},
+				{Name: udp, Protocol: v1.ProtocolUDP, Port: 53, TargetPort: intstr.FromInt32(target)},
+				{Name: tcp, Protocol: v1.ProtocolTCP, Port: 53, TargetPort: intstr.FromInt32(target)},
 			},
 		},
 	}
 }
 
-// keepSlice publishes the node's endpoint, or withdraws it from a service that is not ours.
-func (c *Controller) keepSlice(ctx context.Context, mine bool) error {
+// wanted returns the slices of all nodes that answer.
+func (c *Controller) wanted() ([]*discoveryv1.EndpointSlice, error) {
+	var out []*discoveryv1.EndpointSlice
+	if c.cfg.Server.IsValid() {
+		out = append(out, slice(c.cfg.Node, c.cfg.Server, true))
+	}
+	nodes, err := c.nodes.List(labels.Everything())
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range nodes {
+		if at, ready := answers(n); at.IsValid() && n.Name != c.cfg.Node {
+			out = append(out, slice(n.Name, at, ready))
+		}
+	}
+	return out, nil
+}
+
+// answers returns where a node's DNS server is, if it has one, and whether the node is ready. A node may name an address of
+// its own range, or of its own, and no other.
+func answers(n *v1.Node) (at netip.AddrPort, ready bool) {
+	at, err := netip.ParseAddrPort(n.Annotations[cluster.AnnotationDNS])
+	if err != nil {
+		return netip.AddrPort{}, false
+	}
+	own := slices.ContainsFunc(n.Spec.PodCIDRs, func(text string) bool {
+		p, err := netip.ParsePrefix(text)
+		return err == nil && p.Contains(at.Addr())
+	}) || slices.ContainsFunc(n.Status.Addresses, func(a v1.NodeAddress) bool { return a.Type == v1.NodeInternalIP && a.Address == at.Addr().String() })
+	if !own {
+		return netip.AddrPort{}, false
+	}
+	return at, slices.ContainsFunc(n.Status.Conditions, func(c v1.NodeCondition) bool {
+		return c.Type == v1.NodeReady && c.Status == v1.ConditionTrue
+	})
+}
+
+// removeOthers removes our slices of nodes that do not answer any more. Those of other servers' own nodes stay as long as
+// the nodes are there.
+func (c *Controller) removeOthers(ctx context.Context, want []*discoveryv1.EndpointSlice) error {
+	have, err := c.slices.EndpointSlices(Namespace).List(labels.SelectorFromSet(labels.Set{discoveryv1.LabelManagedBy: managedBy}))
+	if err != nil {
+		return err
+	}
+	for _, s := range have {
+		if slices.ContainsFunc(want, func(w *discoveryv1.EndpointSlice) bool { return w.Name == s.Name }) {
+			continue
+		}
+		if _, err := c.nodes.Get(strings.TrimPrefix(s.Name, Name+"-")); err == nil || !apierrors.IsNotFound(err) {
+			continue
+		}
+		err := c.client.DiscoveryV1().EndpointSlices(Namespace).Delete(ctx, s.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &s.UID}})
+		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+			return fmt.Errorf("endpoint slice %s/%s: %w", Namespace, s.Name, err)
+		}
+	}
+	return nil
+}
+
+// keepSlice publishes a node's endpoint, or withdraws it from a service that is not ours.
+func (c *Controller) keepSlice(ctx context.Context, want *discoveryv1.EndpointSlice, mine bool) error {
 	api := c.client.DiscoveryV1().EndpointSlices(Namespace)
-	want := c.slice()
 	have, err := api.Get(ctx, want.Name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err) && !mine:
@@ -175,21 +269,22 @@ func (c *Controller) keepSlice(ctx context.Context, mine bool) error {
 	return err
 }
 
-func (c *Controller) slice() *discoveryv1.EndpointSlice {
-	family, port := discoveryv1.AddressTypeIPv4, int32(c.cfg.Server.Port())
-	if c.cfg.Server.Addr().Is6() {
+// slice returns what is published of a node that answers at an address.
+func slice(node string, at netip.AddrPort, ready bool) *discoveryv1.EndpointSlice {
+	family, port := discoveryv1.AddressTypeIPv4, int32(at.Port())
+	if at.Addr().Is6() {
 		family = discoveryv1.AddressTypeIPv6
 	}
 	return &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: Namespace, Name: c.sliceName(),
+			Namespace: Namespace, Name: sliceName(node),
 			Labels: map[string]string{discoveryv1.LabelServiceName: Name, discoveryv1.LabelManagedBy: managedBy},
 		},
 		AddressType: family,
 		Endpoints: []discoveryv1.Endpoint{{
-			Addresses: []string{c.cfg.Server.Addr().String()}, NodeName: new(c.cfg.Node),
-			Conditions: discoveryv1.EndpointConditions{Ready: new(true), Serving: new(true), Terminating: new(false)},
-			Hints:      &discoveryv1.EndpointHints{ForNodes: []discoveryv1.ForNode{{Name: c.cfg.Node}}},
+			Addresses: []string{at.Addr().String()}, NodeName: new(node),
+			Conditions: discoveryv1.EndpointConditions{Ready: new(ready), Serving: new(ready), Terminating: new(false)},
+			Hints:      &discoveryv1.EndpointHints{ForNodes: []discoveryv1.ForNode{{Name: node}}},
 		}},
 		Ports: []discoveryv1.EndpointPort{
 			{Name: new(udp), Protocol: new(v1.ProtocolUDP), Port: new(port)},

@@ -32,7 +32,7 @@ var needs = map[string][]schema.GroupVersionResource{
 	"storage-version-migrator-controller":            of("storagemigration.k8s.io/v1", "storageversionmigrations"),
 	"podcertificaterequest-cleaner-controller":       of("certificates.k8s.io/v1", "podcertificaterequests"),
 	"service-cidr-controller":                        of("networking.k8s.io/v1", "servicecidrs", "ipaddresses"),
-	"cluster-dns-controller":                         join(core("services"), of("discovery.k8s.io/v1", "endpointslices")),
+	"cluster-dns-controller":                         join(core("services", "nodes"), of("discovery.k8s.io/v1", "endpointslices")),
 	"endpointslice-controller":                       join(core("services", "pods", "nodes"), of("discovery.k8s.io/v1", "endpointslices")),
 	"endpoints-controller":                           core("services", "pods", "endpoints"),
 	"endpointslice-mirroring-controller":             join(core("services", "endpoints"), of("discovery.k8s.io/v1", "endpointslices")),

@@ -1,0 +1,73 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"wherry.dev/internal/config"
+	"wherry.dev/internal/daemon"
+	"wherry.dev/internal/safepath"
+)
+
+// envToken has the token of `wherry join`, for those who do not want it on a command line.
+const envToken = "WHERRY_TOKEN"
+
+func joinCommand(d *dirs) *cobra.Command {
+	cfg := config.Default()
+	var file, token, tokenFile string
+	var detach bool
+	cmd := &cobra.Command{
+		Use:   "join URL",
+		Short: "Start a node of somebody else's server: kubelet, runtime, network, services, DNS",
+		Long: `Starts a node alone, which joins the cluster of the server at URL: its kubelet, container
+runtime, network, services and DNS, and nothing of the control plane. The first time it needs a
+token of ` + "`wherry token create`" + `, which also says by which certificate authority the server is
+known; from then on the node has a certificate of its own, which it renews. Servers made by kubeadm
+are joined the same way: append a dot and the CA's hash to the token, and give --cluster-cidr.
+
+The token can also be in $` + envToken + ` or in a file. Stopping or killing the node leaves its
+containers running; the next join on the same folders finds them and carries on.`,
+		Example: `  wherry join https://192.0.2.1:6443 --token abcdef.0123456789abcdef.HASH --detach
+  wherry join https://192.0.2.1:6443 --detach      # again, after a reboot`,
+		Args: cobra.ExactArgs(1),
+	}
+	cfg.AddJoinFlags(cmd.Flags())
+	cmd.Flags().StringVar(&file, "config", "", "config file (default "+config.DefaultConfigFile+", where it exists)")
+	cmd.Flags().StringVar(&token, "token", "", "token to join with, from 'wherry token create' (default $"+envToken+")")
+	cmd.Flags().StringVar(&tokenFile, "token-file", "", "file with the token")
+	cmd.Flags().BoolVar(&detach, "detach", false, "keep running in the background; return when the node is Ready")
+	cmd.MarkFlagsMutuallyExclusive("token", "token-file")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := daemon.RequireRoot(); err != nil {
+			return err
+		}
+		full, err := loadConfig(cmd.Flags(), d, file, func(c *config.Config) error {
+			c.Role = config.NodeOnly
+			var err error
+			c.Server, err = daemon.ServerURL(args[0])
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		switch {
+		case tokenFile != "":
+			data, err := safepath.ReadFile(tokenFile, safepath.ConfigSize)
+			if err != nil {
+				return fmt.Errorf("--token-file: %w", err)
+			}
+			token = strings.TrimSpace(string(data))
+		case token == "":
+			token = os.Getenv(envToken)
+		}
+		_ = os.Unsetenv(envToken) // our children must not inherit it
+		if detach {
+			return upDetached(cmd.Context(), cmd.ErrOrStderr(), full, token)
+		}
+		return upForeground(cmd.Context(), cmd.ErrOrStderr(), full, token)
+	}
+	return cmd
+}

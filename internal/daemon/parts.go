@@ -1,0 +1,88 @@
+package daemon
+
+import (
+	"context"
+
+	"k8s.io/client-go/informers"
+	clientset "k8s.io/client-go/kubernetes"
+
+	"wherry.dev/internal/config"
+	"wherry.dev/internal/controller/manager"
+)
+
+// service is something that runs as long as the process.
+type service struct {
+	name string
+	run  func(context.Context) error
+	// awaited, if not empty, says in words for what a start waits until ready is closed.
+	awaited string
+	ready   <-chan struct{}
+}
+
+// part is what works on the cluster's objects, by informers that all parts share.
+type part struct {
+	// of reports whether a role has it.
+	of func(config.Role) bool
+	// make builds it; the services start in the order of the parts, once all are built.
+	make func(*Daemon, context.Context, informers.SharedInformerFactory) ([]service, error)
+}
+
+// parts has all of them. The controllers come after what they publish.
+var parts = []part{
+	{config.Role.HasServer, (*Daemon).newScheduler},
+	{config.Role.HasNode, (*Daemon).newDNS},
+	{config.Role.HasServer, (*Daemon).newControllers},
+	{config.Role.HasNode, (*Daemon).newLocalVolumes},
+	{config.Role.HasNode, (*Daemon).newProxy},
+	{config.Role.HasNode, (*Daemon).newPolicies},
+	{config.Role.HasNode, (*Daemon).newMesh},
+}
+
+// startParts starts the parts of this instance's role.
+func (d *Daemon) startParts(ctx context.Context) error {
+	d.progress(map[bool]string{true: "starting the scheduler and the controllers", false: "starting services and network"}[d.cfg.Role.HasServer()])
+	reader, err := d.reader()
+	if err != nil {
+		return err
+	}
+	f := manager.NewInformers(reader)
+	var all []service
+	for _, p := range parts {
+		if !p.of(d.cfg.Role) {
+			continue
+		}
+		made, err := p.make(d, ctx, f)
+		if err != nil {
+			return err
+		}
+		all = append(all, made...)
+	}
+	d.group.start(ctx, "informers", func(ctx context.Context) error {
+		f.Start(ctx.Done())
+		<-ctx.Done()
+		f.Shutdown()
+		return nil
+	})
+	for _, s := range all {
+		d.group.start(ctx, s.name, s.run)
+	}
+	for _, s := range all {
+		if s.awaited == "" {
+			continue
+		}
+		if err := d.await(ctx, s.awaited, s.ready); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// reader returns the client that watches what the parts read.
+func (d *Daemon) reader() (clientset.Interface, error) {
+	user := controllerUser
+	if !d.cfg.Role.HasServer() {
+		user = nodeUser(d.cfg.NodeName)
+	}
+	client, _, err := d.as(user)
+	return client, err
+}
