@@ -24,7 +24,7 @@ LDFLAGS := -s -w -X wherry.dev/internal/version.Version=$(VERSION) \
   -X $(VERSION_PKG).gitVersion=$(KUBE)+wherry -X $(VERSION_PKG).gitMajor=1 -X $(VERSION_PKG).gitMinor=37 \
   -X $(VERSION_PKG).gitTreeState=clean -X $(VERSION_PKG).buildDate=1970-01-01T00:00:00Z
 
-.PHONY: help deps deps-test deps-race build images up down purge test attack kills history race lint bench bench-api bench-cri bench-hollow bench-scheduler diff-scheduler sim sim-scheduler conformance critest test-v2 fuzz clean
+.PHONY: help deps deps-test deps-race build images up cluster down purge test attack kills history race lint bench bench-api bench-cri bench-hollow bench-scheduler diff-scheduler sim sim-scheduler conformance critest test-v2 fuzz clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | sort | expand -t 14
@@ -44,6 +44,9 @@ images: deps ## build the demo images into out/images
 
 up: deps build images ## start a node, run examples/web.yaml, show the waterfall of its start
 	@examples/up.sh $(BIN) out/images $(UP_FLAGS)
+
+cluster: build images ## a cluster of NODES (3) nodes in network namespaces, until it is interrupted: make cluster [NODES=3] [CLUSTER_FLAGS="-routed 2"]
+	@$(GO) run ./test/cluster/run -nodes $(or $(NODES),3) -images out/images $(CLUSTER_FLAGS) $(BIN)
 
 down: ## stop the node and what runs on it
 	@$(BIN) down

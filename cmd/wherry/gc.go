@@ -26,7 +26,7 @@ const (
 	gcBurstBytes = 16 << 20
 )
 
-// paceGC lets the heap grow further while a burst makes garbage, and gives the memory back afterwards.
+// paceGC lets the heap grow further while a burst makes garbage, and gives the memory back afterwards, and after the start.
 // At rest it does nothing between collections. It returns when ctx ends.
 func paceGC(ctx context.Context) {
 	debug.SetGCPercent(gcPercentAtRest)
@@ -34,6 +34,7 @@ func paceGC(ctx context.Context) {
 	afterEachGC(ctx, collected)
 	pause := time.NewTimer(gcPause)
 	watching, busy := true, false // whether the timer runs, and whether this is a burst
+	started := false              // what the start needed was given back
 	since := allocated()
 	for {
 		select {
@@ -49,8 +50,8 @@ func paceGC(ctx context.Context) {
 			}
 		case <-pause.C:
 			now := allocated()
-			if busy && now-since <= gcBurstBytes {
-				busy = false
+			if quiet := now-since <= gcBurstBytes; quiet && (busy || !started) {
+				busy, started = false, true
 				debug.SetGCPercent(gcPercentAtRest)
 				debug.FreeOSMemory()
 				if err := releaseProgram(); err != nil {

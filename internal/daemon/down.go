@@ -41,8 +41,8 @@ func instanceFile(dataDir string) string { return filepath.Join(dataDir, "instan
 // process, mount, namespace, link, rule or cgroup of the instance is left; with purge its
 // data is gone too. It is safe to repeat, after a crash at any moment, at the same time,
 // and when no file of the instance is left: the names of the rest follow from the data
-// dir's path.
-func Down(ctx context.Context, dataDir, runDir string, purge bool, progress func(string)) (err error) {
+// dir's path. The cluster is told as farewell says, which needs its API server.
+func Down(ctx context.Context, dataDir, runDir string, purge bool, farewell Farewell, progress func(string)) (err error) {
 	if err := RequireRoot(); err != nil {
 		return err
 	}
@@ -54,11 +54,18 @@ func Down(ctx context.Context, dataDir, runDir string, purge bool, progress func
 		return err
 	}
 	defer func() { err = errors.Join(err, lock.release()) }()
-	if err := stopDaemon(ctx, dataDir, progress); err != nil {
-		return err
-	}
 	cfg, known, err := lastConfig(dataDir, runDir)
 	if err != nil {
+		return err
+	}
+	l, err := newLeaving(ctx, farewell, cfg, known, progress)
+	if err != nil {
+		return err
+	}
+	if err := l.drain(ctx); err != nil {
+		return err
+	}
+	if err := stopDaemon(ctx, dataDir, progress); err != nil {
 		return err
 	}
 	if purge {
@@ -73,6 +80,9 @@ func Down(ctx context.Context, dataDir, runDir string, purge bool, progress func
 		err = takeDown(ctx, cfg, progress)
 	} else {
 		err = clearNames(ctx, cfg, progress)
+	}
+	if err == nil {
+		err = l.leave(ctx)
 	}
 	if err != nil || !purge {
 		return err

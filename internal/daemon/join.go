@@ -48,6 +48,7 @@ type joined struct {
 	config *rest.Config
 	hangUp func()
 	vni    uint32
+	away   bool // it did not answer when this process started
 }
 
 func (j *joined) client() *rest.Config {
@@ -338,7 +339,7 @@ func (d *Daemon) learn(ctx context.Context) error {
 		err = record.Write(factsFile(d.cfg.DataDir), 1, facts.Data())
 	} else if told, rerr := readFacts(d.cfg.DataDir); rerr == nil && !apierrors.IsNotFound(err) {
 		klog.FromContext(ctx).Error(err, "The server does not say what the cluster's networks are; using what it said before", "server", d.cfg.Server)
-		facts, err = told, nil
+		facts, err, d.joined.away = told, nil, true
 	}
 	if err != nil {
 		return fmt.Errorf("learn the networks of the cluster from %s: %w", d.cfg.Server, err)

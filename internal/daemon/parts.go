@@ -30,13 +30,16 @@ type part struct {
 // parts has all of them. The controllers come after what they publish.
 var parts = []part{
 	{config.Role.HasServer, (*Daemon).newScheduler},
-	{config.Role.HasNode, (*Daemon).newDNS},
+	{everywhere, (*Daemon).newDNS},
 	{config.Role.HasServer, (*Daemon).newControllers},
 	{config.Role.HasNode, (*Daemon).newLocalVolumes},
 	{config.Role.HasNode, (*Daemon).newProxy},
 	{config.Role.HasNode, (*Daemon).newPolicies},
 	{config.Role.HasNode, (*Daemon).newMesh},
 }
+
+// everywhere is for what even a server without a node has something to publish of.
+func everywhere(config.Role) bool { return true }
 
 // startParts starts the parts of this instance's role.
 func (d *Daemon) startParts(ctx context.Context) error {
@@ -65,6 +68,9 @@ func (d *Daemon) startParts(ctx context.Context) error {
 	})
 	for _, s := range all {
 		d.group.start(ctx, s.name, s.run)
+	}
+	if d.joined != nil && d.joined.away {
+		return nil // the kubelet has work to do meanwhile; what services and policies there were, the kernel knows
 	}
 	for _, s := range all {
 		if s.awaited == "" {

@@ -131,7 +131,6 @@ const (
 // certificate.
 const askAgain = time.Minute
 
-
 // expires returns when a request is deleted. The age counts from the time of the last condition,
 // because a request may have waited for long before. A request with an expired certificate is
 // deleted at once: it is of no use to anybody.

@@ -323,6 +323,7 @@ func ClusterRoles() []rbacv1.ClusterRole {
 		role("kubeadm:get-nodes", rule("get", core, "nodes")),
 		// What a node needs besides its pods: services and their names, the ways to other nodes, network policies.
 		role(nodeNetwork,
+			rule("delete", core, "nodes"), // its own: NodeRestriction sees to that
 			rule(read, core, "nodes services namespaces pods"), rule(read, "discovery.k8s.io", "endpointslices"),
 			rule(read, "networking.k8s.io", "servicecidrs networkpolicies")),
 		role("system:node-bootstrapper", rule("create get list watch", "certificates.k8s.io", "certificatesigningrequests")),
