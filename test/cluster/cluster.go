@@ -54,45 +54,45 @@ type Machine struct {
 // New makes a network below dir, and n machines on it, the last routed of them behind the router. wherry is the program that
 // their instances run. Close it.
 func New(ctx context.Context, dir, wherry string, n, routed int) (_ *Network, err error) {
-	net := &Network{dir: dir}
+	network := &Network{dir: dir}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, net.Close())
+			err = errors.Join(err, network.Close())
 		}
 	}()
-	if net.lan, err = net.namespace("lan"); err != nil {
+	if network.lan, err = network.namespace(ctx, "lan"); err != nil {
 		return nil, err
 	}
-	if net.router, err = net.namespace("router"); err != nil {
+	if network.router, err = network.namespace(ctx, "router"); err != nil {
 		return nil, err
 	}
 	steps := []step{
-		{net.lan, "link add br0 type bridge"}, {net.lan, "link set br0 up"},
-		{net.router, "link add name far type bridge"}, {net.router, "link set far up"},
-		{net.router, fmt.Sprintf("address add %s.%d/24 dev far", far, gateway)}, {net.router, fmt.Sprintf("address add %s::%d/64 dev far nodad", far6, gateway)},
+		{network.lan, "link add br0 type bridge"}, {network.lan, "link set br0 up"},
+		{network.router, "link add name far type bridge"}, {network.router, "link set far up"},
+		{network.router, fmt.Sprintf("address add %s.%d/24 dev far", far, gateway)}, {network.router, fmt.Sprintf("address add %s::%d/64 dev far nodad", far6, gateway)},
 	}
 	if err := run(ctx, steps...); err != nil {
 		return nil, err
 	}
-	if err := net.plug(ctx, net.router, "eth0", net.lan, "br0", "router", near, near6, gateway); err != nil {
+	if err := network.plug(ctx, network.router, "eth0", network.lan, "br0", "router", near, near6, gateway); err != nil {
 		return nil, err
 	}
-	if err := netns.Do(func() error { return forwarding() }, net.router); err != nil {
+	if err := netns.Do(func() error { return forwarding() }, network.router); err != nil {
 		return nil, err
 	}
 	for i := range n {
-		if err := net.add(ctx, wherry, i+1, i >= n-routed); err != nil {
+		if err := network.add(ctx, wherry, i+1, i >= n-routed); err != nil {
 			return nil, err
 		}
 	}
-	return net, nil
+	return network, nil
 }
 
 func forwarding() error {
 	return errors.Join(netns.SetSysctl("net.ipv4.ip_forward", "1"), netns.SetSysctl("net.ipv6.conf.all.forwarding", "1"))
 }
 
-func (n *Network) namespace(name string) (path string, err error) {
+func (n *Network) namespace(ctx context.Context, name string) (path string, err error) {
 	dir := filepath.Join(n.dir, "ns", name)
 	n.made = append(n.made, dir)
 	if err := os.MkdirAll(filepath.Dir(dir), 0o700); err != nil {
@@ -102,13 +102,13 @@ func (n *Network) namespace(name string) (path string, err error) {
 		return "", err
 	}
 	path = netns.Path(dir, netns.Net)
-	return path, run(context.Background(), step{path, "link set lo up"})
+	return path, run(ctx, step{path, "link set lo up"})
 }
 
 // add adds a machine.
 func (n *Network) add(ctx context.Context, wherry string, number int, routed bool) error {
 	name := fmt.Sprintf("m%d", number)
-	path, err := n.namespace(name)
+	path, err := n.namespace(ctx, name)
 	if err != nil {
 		return err
 	}

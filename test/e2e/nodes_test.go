@@ -150,7 +150,7 @@ func teller(m *nodes.Machine) *v1.Pod {
 	}, script(`mkdir -p /www/cgi-bin
 printf '#!/bin/sh\necho; echo '"$HOSTNAME"' $REMOTE_ADDR' > /www/cgi-bin/who; chmod +x /www/cgi-bin/who
 httpd -p 80 -h /www
-` + loop))
+`+loop))
 }
 
 // asks lets a pod ask a teller, and returns the name and the address that it tells.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 
 	"k8s.io/client-go/util/cert"
 	bootstrap "k8s.io/cluster-bootstrap/token/api"
@@ -48,10 +49,8 @@ func (t Token) CheckCA(pem []byte) error {
 	if err != nil {
 		return err
 	}
-	for _, h := range hashes {
-		if h == t.CAHash {
-			return nil
-		}
+	if slices.Contains(hashes, t.CAHash) {
+		return nil
 	}
 	return fmt.Errorf("its certificate authority has the hash %s, and the token names %s: the token is of another cluster, or somebody is in between", hashes[0], t.CAHash)
 }

@@ -177,7 +177,7 @@ func (c *Controller) service() *v1.Service {
 func (c *Controller) wanted() ([]*discoveryv1.EndpointSlice, error) {
 	var out []*discoveryv1.EndpointSlice
 	if c.cfg.Server.IsValid() {
-		out = append(out, slice(c.cfg.Node, c.cfg.Server, true))
+		out = append(out, sliceOf(c.cfg.Node, c.cfg.Server, true))
 	}
 	nodes, err := c.nodes.List(labels.Everything())
 	if err != nil {
@@ -185,7 +185,7 @@ func (c *Controller) wanted() ([]*discoveryv1.EndpointSlice, error) {
 	}
 	for _, n := range nodes {
 		if at, ready := answers(n); at.IsValid() && n.Name != c.cfg.Node {
-			out = append(out, slice(n.Name, at, ready))
+			out = append(out, sliceOf(n.Name, at, ready))
 		}
 	}
 	return out, nil
@@ -269,8 +269,8 @@ func (c *Controller) keepSlice(ctx context.Context, want *discoveryv1.EndpointSl
 	return err
 }
 
-// slice returns what is published of a node that answers at an address.
-func slice(node string, at netip.AddrPort, ready bool) *discoveryv1.EndpointSlice {
+// sliceOf returns what is published of a node that answers at an address.
+func sliceOf(node string, at netip.AddrPort, ready bool) *discoveryv1.EndpointSlice {
 	family, port := discoveryv1.AddressTypeIPv4, int32(at.Port())
 	if at.Addr().Is6() {
 		family = discoveryv1.AddressTypeIPv6

@@ -25,7 +25,7 @@ var needs = map[string][]schema.GroupVersionResource{
 	"clusterrole-aggregation-controller":             of("rbac.authorization.k8s.io/v1", "clusterroles"),
 	"validatingadmissionpolicy-status-controller":    of("admissionregistration.k8s.io/v1", "validatingadmissionpolicies"),
 	"root-ca-certificate-publisher-controller":       core("namespaces", "configmaps"),
-	"certificatesigningrequest-signing-controller":   of("certificates.k8s.io/v1", "certificatesigningrequests"),
+	"certificatesigningrequest-signing-controller":   join(of("certificates.k8s.io/v1", "certificatesigningrequests"), core("nodes"), of("discovery.k8s.io/v1", "endpointslices")),
 	"bootstrap-signer-controller":                    core("secrets", "configmaps"),
 	"token-cleaner-controller":                       core("secrets"),
 	"resourcequota-controller":                       core("resourcequotas", "pods", "services", "persistentvolumeclaims", "replicationcontrollers"),

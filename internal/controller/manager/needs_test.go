@@ -21,7 +21,10 @@ import (
 
 // all has a value for whatever a controller may want.
 func all(client clientset.Interface, only string) Config {
+	options := DefaultOptions()
+	options.Ranges = NodeRanges{Allocate: true, Cluster: "10.244.0.0/16"}
 	return Config{
+		Options: &options, ApproveServing: true,
 		Account: func(string) (clientset.Interface, *rest.Config, error) { return client, &rest.Config{}, nil },
 		Reader:  client, RootCA: []byte("ca"), Signer: &pki.CA{}, Tokens: tokens{}, DNS: &clusterdns.Config{},
 		Enabled: func(name string) bool { return name == only },
