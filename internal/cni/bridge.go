@@ -28,6 +28,7 @@ type BridgeConfig struct {
 	Table   string         // name of the nftables table
 	Subnets []netip.Prefix // the pods' addresses, one network per IP family; the first address is the bridge's own
 	Cluster []netip.Prefix // the networks of all nodes' pods, which see each other's own addresses
+	Overlay string         // the link to other nodes' pods whose packets may be smaller than the bridge's; "" if there is none
 	MTU     int            // 0 means 1500
 	Dir     string         // folder of the leases
 	Guard   Guard          `json:"-"` // nil admits everybody
@@ -79,7 +80,7 @@ func OpenBridge(ctx context.Context, cfg BridgeConfig, live map[string]Pod) (*Br
 	for _, s := range cfg.Subnets {
 		b.rules.subnets = append(b.rules.subnets, s.Masked())
 	}
-	b.rules.cluster = cfg.Cluster
+	b.rules.cluster, b.rules.overlay = cfg.Cluster, cfg.Overlay
 	if err := errors.Join(b.recover(live), b.ensure(ctx)); err != nil {
 		return nil, errors.Join(fmt.Errorf("set up bridge %s: %w", cfg.Name, err), host.Close())
 	}

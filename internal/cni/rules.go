@@ -16,6 +16,7 @@ type ruleset struct {
 	bridge  string // "" if the pods are on somebody else's CNI network
 	subnets []netip.Prefix
 	cluster []netip.Prefix       // see BridgeConfig
+	overlay string               // see BridgeConfig
 	ports   map[string][]forward // sandbox ID → its host ports
 }
 
@@ -136,6 +137,12 @@ func (r ruleset) renderBridge(p func(string, ...any)) {
 	// shorter way.
 	p("chain redirects { type filter hook output priority filter; policy accept;")
 	p("oifname %q icmp type redirect drop\noifname %q icmpv6 type nd-redirect drop\n}", r.bridge, r.bridge)
+	// A pod's TCP learns how large packets to other nodes may be when it connects. That holds where the kernel's
+	// messages about it are lost, too.
+	if r.overlay != "" {
+		p("chain sizes { type filter hook forward priority mangle; policy accept;")
+		p("oifname %q tcp flags & (syn | rst) == syn tcp option maxseg size set rt mtu\n}", r.overlay)
+	}
 	p("chain postrouting { type nat hook postrouting priority srcnat; policy accept;")
 	p("ip saddr 127.0.0.0/8 oifname %q masquerade", r.bridge)
 	for _, s := range r.subnets {

@@ -52,6 +52,7 @@ type Config struct {
 	// AwaitPodCIDR: PodCIDR and PodCIDR2 are not known, and are what UpdateRuntimeConfig last told. Until it has told any
 	// the network is not ready.
 	AwaitPodCIDR bool
+	Overlay      string         // the link to other nodes' pods whose packets may be smaller than the bridge's; "" if there is none
 	ClusterCIDRs []netip.Prefix // the networks of all nodes' pods, which see each other's own addresses
 	Bridge       string         // its name; "" means wh- and the instance ID
 	MTU          int            // of the bridge; 0 means 1500
@@ -224,7 +225,7 @@ func (c Config) network() cni.Config {
 	return cni.Config{
 		Awaits: c.AwaitPodCIDR,
 		Bridge: cni.BridgeConfig{
-			Name: c.Bridge, Table: "wherry-" + c.InstanceID, Subnets: subnets, Cluster: c.ClusterCIDRs, MTU: c.MTU,
+			Name: c.Bridge, Table: "wherry-" + c.InstanceID, Subnets: subnets, Cluster: c.ClusterCIDRs, Overlay: c.Overlay, MTU: c.MTU,
 			Dir: filepath.Join(c.State, "network"), Guard: c.Guard,
 		},
 		// In the durable folder: what plugins hold outlives a reboot, so the knowledge of how to

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 
 	"wherry.dev/internal/api/cluster"
+	"wherry.dev/internal/cni/mesh"
 	"wherry.dev/internal/config"
 	"wherry.dev/internal/cri"
 	"wherry.dev/internal/image"
@@ -31,8 +32,9 @@ func criConfig(cfg *config.Config) (cri.Config, error) {
 		networks = cfg.ClusterNetworks()
 	}
 	return cri.Config{
-		AwaitPodCIDR: !cfg.Role.HasServer(), ClusterCIDRs: networks, CNIOnly: cfg.NetworkMode == cluster.ModeNone,
-		Root: filepath.Join(cfg.DataDir, "cri"), State: filepath.Join(cfg.RunDir, "cri"), Socket: cfg.CRISocket(),
+		AwaitPodCIDR: !cfg.Role.HasServer(), ClusterCIDRs: networks, Overlay: mesh.LinkName(cfg.InstanceID()),
+		CNIOnly: cfg.NetworkMode == cluster.ModeNone,
+		Root:    filepath.Join(cfg.DataDir, "cri"), State: filepath.Join(cfg.RunDir, "cri"), Socket: cfg.CRISocket(),
 		InstanceID: cfg.InstanceID(), DefaultRuntime: cfg.Runtime, Runtimes: Runtimes(cfg),
 		DefaultUlimits: cfg.DefaultUlimits, CDISpecDirs: cfg.CDISpecDirs,
 		PodCIDR: pods, PodCIDR2: pods2, CNIConfDir: cfg.CNIConfDir, CNIBinDirs: cfg.CNIBinDirs,
