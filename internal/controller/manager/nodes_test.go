@@ -64,6 +64,38 @@ func TestNodesGetTheirAddresses(t *testing.T) {
 	}
 }
 
+// A node that is deleted while it runs registers again, and gets the range that its pods' addresses are of.
+func TestANodeThatRegistersAgainKeepsItsAddresses(t *testing.T) {
+	c := start(t, func(_ *apiserver.Server, cfg *manager.Config) {
+		o := manager.DefaultOptions()
+		o.Ranges = manager.NodeRanges{Allocate: true, Cluster: "10.244.0.0/16"}
+		cfg.Options = &o
+	}, "node-ipam-controller")
+	nodes := c.CoreV1().Nodes()
+	has := map[string]string{}
+	for _, name := range []string{"a", "b", "a", "c"} {
+		if has[name] != "" {
+			if err := nodes.Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := nodes.Create(t.Context(), &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		var got string
+		await(t, nodes, name, func(n *v1.Node, _ bool) bool { got = n.Spec.PodCIDR; return got != "" })
+		if before := has[name]; before != "" && got != before {
+			t.Errorf("%s had %s, and has %s", name, before, got)
+		}
+		for other, r := range has {
+			if other != name && r == got {
+				t.Errorf("%s has %s, as %s", name, got, other)
+			}
+		}
+		has[name] = got
+	}
+}
+
 // What everybody may know of the cluster is published, signed with each token that is for that, and nobody else changes it
 // for long. A token ends when its time is over.
 func TestClusterInfoIsSignedAndTokensEnd(t *testing.T) {

@@ -75,6 +75,9 @@ type Controller struct {
 	networks []*network
 	held     map[string]holding // by the node's name
 	waiting  map[string]bool    // nodes for which there was no range
+	// before has what nodes had that are gone. One that was only deleted registers again at once, and its pods still
+	// have addresses of that range.
+	before map[string][]netip.Prefix
 }
 
 // holding is what a node has. The informer may know nothing of it yet.
@@ -86,7 +89,7 @@ type holding struct {
 // New returns the controller, with the informers of f. The options must be valid.
 func New(client clientset.Interface, f informers.SharedInformerFactory, o Options) (*Controller, error) {
 	nodes := f.Core().V1().Nodes()
-	c := &Controller{client: client, nodes: nodes.Lister(), held: map[string]holding{}, waiting: map[string]bool{}}
+	c := &Controller{client: client, nodes: nodes.Lister(), held: map[string]holding{}, waiting: map[string]bool{}, before: map[string][]netip.Prefix{}}
 	for _, p := range o.Networks {
 		n, err := newNetwork(p, o.bits(p))
 		if err != nil {
@@ -172,8 +175,7 @@ func (c *Controller) gone(n *v1.Node) {
 	c.mu.Lock()
 	had, known := c.held[n.Name]
 	if known && had.uid == n.UID {
-		c.count(had.ranges, -1)
-		delete(c.held, n.Name)
+		c.forget(n.Name, had)
 	}
 	delete(c.waiting, n.Name)
 	waiting := c.waiting
@@ -184,6 +186,19 @@ func (c *Controller) gone(n *v1.Node) {
 	}
 }
 
+// mostBefore bounds how many nodes that are gone are remembered.
+const mostBefore = 10_000
+
+// forget frees what a node had that is gone.
+func (c *Controller) forget(name string, had holding) {
+	c.count(had.ranges, -1)
+	delete(c.held, name)
+	if len(c.before) >= mostBefore {
+		clear(c.before)
+	}
+	c.before[name] = had.ranges
+}
+
 // choose takes a range of each network for a node; nil if it has what it needs.
 func (c *Controller) choose(n *v1.Node) ([]netip.Prefix, error) {
 	c.mu.Lock()
@@ -192,8 +207,13 @@ func (c *Controller) choose(n *v1.Node) ([]netip.Prefix, error) {
 		if had.uid == n.UID {
 			return had.ranges, nil // chosen before: the write failed, or the informer is behind
 		}
-		c.count(had.ranges, -1) // of an earlier node of this name, whose end the informer has not told yet
-		delete(c.held, n.Name)
+		c.forget(n.Name, had) // an earlier node of this name, whose end the informer has not told yet
+	}
+	if again := c.before[n.Name]; len(again) == len(c.networks) && !c.takenLocked(again) {
+		delete(c.before, n.Name)
+		c.count(again, 1)
+		c.held[n.Name] = holding{n.UID, again}
+		return again, nil
 	}
 	var ranges []netip.Prefix
 	for _, net := range c.networks {
