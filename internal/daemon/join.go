@@ -263,8 +263,27 @@ func checkSkew(server, own string) error {
 	return nil
 }
 
+// How soon a node notices that its connection to the server has died without a word: client-go asks after so many seconds of
+// silence, and waits so many for an answer. Its own defaults are 30 and 15.
+var connectionChecks = map[string]string{"HTTP2_READ_IDLE_TIMEOUT_SECONDS": "5", "HTTP2_PING_TIMEOUT_SECONDS": "3"}
+
+func checkConnections() error {
+	for name, value := range connectionChecks {
+		if os.Getenv(name) != "" {
+			continue
+		}
+		if err := os.Setenv(name, value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // connect gets the node its certificate, if it has none, and what it has to know of the cluster.
 func (d *Daemon) connect(ctx context.Context) (err error) {
+	if err := checkConnections(); err != nil {
+		return err
+	}
 	paths := certificates.Paths{Kubeconfig: nodeKubeconfig(&d.cfg), CertDir: filepath.Join(d.cfg.DataDir, "pki")}
 	if d.invitation != nil {
 		d.progress("joining " + d.cfg.Server)
@@ -340,6 +359,7 @@ func (d *Daemon) learn(ctx context.Context) error {
 	} else if told, rerr := readFacts(d.cfg.DataDir); rerr == nil && !apierrors.IsNotFound(err) {
 		klog.FromContext(ctx).Error(err, "The server does not say what the cluster's networks are; using what it said before", "server", d.cfg.Server)
 		facts, err, d.joined.away = told, nil, true
+		d.progress(d.cfg.Server + " does not answer; starting with what it said before, and waiting for it")
 	}
 	if err != nil {
 		return fmt.Errorf("learn the networks of the cluster from %s: %w", d.cfg.Server, err)

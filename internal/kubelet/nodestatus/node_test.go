@@ -350,6 +350,42 @@ func TestRuntimeHandlersAndFeatures(t *testing.T) {
 	}
 }
 
+// A node that was cut off, and whose conditions became unknown meanwhile, says at once that it is ready when it hears of that,
+// and not with the next heartbeat, by which its pods would have been evicted.
+func TestANodeThatWasCutOffSaysThatItIsReady(t *testing.T) {
+	play(t, nil, func(t *testing.T, r *Reporter, _ *fakecri.Runtime, c *fake.Clientset, _ *told) {
+		<-r.Ready()
+		synctest.Wait()
+		n := getNode(t, c)
+		r.Observe(n)
+		synctest.Wait()
+		before := writes(c, "nodes")
+		for i := range n.Status.Conditions {
+			n.Status.Conditions[i].Status, n.Status.Conditions[i].Reason = v1.ConditionUnknown, "NodeStatusUnknown"
+		}
+		n, err := c.CoreV1().Nodes().UpdateStatus(t.Context(), n, metav1.UpdateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Observe(n)
+		synctest.Wait()
+		n = getNode(t, c)
+		for _, cond := range n.Status.Conditions {
+			if cond.Status == v1.ConditionUnknown {
+				t.Errorf("%+v", cond)
+			}
+		}
+		if ready(n).Status != v1.ConditionTrue {
+			t.Errorf("%+v", n.Status.Conditions)
+		}
+		r.Observe(n)
+		synctest.Wait()
+		if now := writes(c, "nodes"); now > before+3 { // the test's, an attempt to create it, and the patch
+			t.Errorf("%d writes", now-before)
+		}
+	})
+}
+
 func TestCordonIsTold(t *testing.T) {
 	play(t, nil, func(t *testing.T, r *Reporter, _ *fakecri.Runtime, c *fake.Clientset, ev *told) {
 		<-r.Ready()

@@ -95,6 +95,9 @@ type Reporter struct {
 	ready   chan struct{}
 	once    sync.Once
 	lost    atomic.Bool
+	// overwritten says that somebody has changed what only we write. sent is what the server had after our last write.
+	overwritten atomic.Bool
+	sent        atomic.Pointer[v1.Node]
 	// theirs is what others have written to the status, as last seen.
 	theirs atomic.Pointer[theirs]
 	nodeMu sync.Mutex // held by whoever changes node
@@ -155,6 +158,11 @@ func (r *Reporter) Observe(n *v1.Node) {
 	if old == now {
 		return
 	}
+	if sent := r.sent.Load(); sent != nil && sent.UID == n.UID && !older(n, sent) && !sameConditions(&sent.Status, &n.Status) {
+		// While we were cut off, the node's conditions became unknown.
+		r.overwritten.Store(true)
+		r.Trigger()
+	}
 	seen := theirsIn(&n.Status)
 	if before := r.theirs.Swap(&seen); before == nil || !before.equal(seen) {
 		r.Trigger() // so that it takes effect soon
@@ -166,6 +174,19 @@ func (r *Reporter) Observe(n *v1.Node) {
 		}
 		r.tell(reason)
 	}
+}
+
+// sameConditions reports whether the conditions that we write are as we wrote them.
+func sameConditions(ours, now *v1.NodeStatus) bool {
+	for _, c := range ours.Conditions {
+		if c.Type != v1.NodeReady && !slices.ContainsFunc(pressures, func(p pressure) bool { return p.kind == c.Type }) {
+			continue
+		}
+		if !slices.ContainsFunc(now.Conditions, func(o v1.NodeCondition) bool { return o.Type == c.Type && o.Status == c.Status }) {
+			return false
+		}
+	}
+	return true
 }
 
 // older reports whether one version of the node is older than another.
@@ -242,8 +263,8 @@ func (r *Reporter) report(ctx context.Context) error {
 		r.note(r.withStatus(r.status(st, imgs, rtErr, now)))
 		return nil
 	}
-	if r.lost.Swap(false) {
-		r.reported = nil
+	if lost := r.lost.Swap(false); r.overwritten.Swap(false) || lost {
+		r.reported = nil // read the server's again
 	}
 	if r.reported == nil {
 		if err := r.register(ctx, r.status(st, imgs, rtErr, now)); err != nil {
@@ -371,6 +392,7 @@ func (r *Reporter) patch(ctx context.Context, want *v1.Node) error {
 		return fmt.Errorf("patch status of node %s: %w", r.cfg.Name, err)
 	}
 	r.reported = got
+	r.sent.Store(got)
 	return nil
 }
 

@@ -155,12 +155,14 @@ func (r *Reporter) resources() (capacity, allocatable v1.ResourceList) {
 	return capacity, allocatable
 }
 
-// pressures are the conditions of a node that is short of something; yes and no end the reasons of
+// pressure is a condition of a node that is short of something; yes and no end the reasons of
 // conditions and events, the texts end the messages.
-var pressures = []struct {
+type pressure struct {
 	kind                     v1.NodeConditionType
 	yes, yesText, no, noText string
-}{
+}
+
+var pressures = []pressure{
 	{v1.NodeMemoryPressure, "InsufficientMemory", "insufficient memory available", "SufficientMemory", "sufficient memory available"},
 	{v1.NodeDiskPressure, "DiskPressure", "disk pressure", "NoDiskPressure", "no disk pressure"},
 	{v1.NodePIDPressure, "InsufficientPID", "insufficient PID available", "SufficientPID", "sufficient PID available"},
