@@ -90,8 +90,9 @@ func (j *joinedDNS) run(ctx context.Context) error {
 // look listens where the node's range is now, and says so.
 func (j *joinedDNS) look(ctx context.Context) error {
 	n, err := j.nodes.Get(j.d.cfg.NodeName)
-	if err != nil || len(n.Spec.PodCIDRs) == 0 && j.d.cfg.RuntimeEndpoint == "" {
-		return nil //nolint:nilerr // its registration will be told
+	onBridge := j.d.cfg.RuntimeEndpoint == "" && j.d.cfg.NetworkMode != cluster.ModeNone
+	if err != nil || onBridge && len(n.Spec.PodCIDRs) == 0 {
+		return nil //nolint:nilerr // its registration, or its range, will be told
 	}
 	if !slices.Equal(j.ranges, n.Spec.PodCIDRs) || !j.at.IsValid() {
 		j.stop()

@@ -433,6 +433,56 @@ func TestWhoCannotJoin(t *testing.T) {
 	}
 }
 
+// A node that is cut off, without a word on any connection, becomes NotReady, and is Ready again as soon as it is heard of; its
+// pods are what they were.
+func TestANodeThatIsCutOff(t *testing.T) {
+	s := newSeveral(t, 2, 0)
+	s.serve("--controller-manager-arg", "node-monitor-grace-period=12s") // nodes renew their leases every ten
+	m := s.net.Machines[1]
+	if err := s.join(m); err != nil {
+		t.Fatal(err)
+	}
+	s.create(teller(m))
+	before := s.await("on-"+m.Name, "ready", ready)
+	nft := func(script string) {
+		t.Helper()
+		if out, err := m.Command(t.Context(), "nft", script).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	is := func(what string, want v1.ConditionStatus) {
+		t.Helper()
+		s.eventually(what, func() error {
+			n, err := s.client.CoreV1().Nodes().Get(t.Context(), m.Name, metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			if i := slices.IndexFunc(n.Status.Conditions, func(c v1.NodeCondition) bool { return c.Type == v1.NodeReady }); n.Status.Conditions[i].Status != want {
+				return fmt.Errorf("%+v", n.Status.Conditions[i])
+			}
+			return nil
+		})
+	}
+	nft("table inet cut { chain in { type filter hook input priority raw; iifname eth0 drop; }; chain out { type filter hook output priority raw; oifname eth0 drop; }; }")
+	is("a node that is cut off", v1.ConditionUnknown)
+	nft("delete table inet cut")
+	healed := time.Now()
+	is("a node that is back", v1.ConditionTrue)
+	if took := time.Since(healed); took > 2*time.Minute { // the next heartbeat comes after five
+		t.Errorf("it was Ready only after %s", took)
+	}
+	s.eventually("the pod of a node that was cut off", func() error {
+		after, err := s.client.CoreV1().Pods("default").Get(t.Context(), before.Name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if after.UID != before.UID || after.Status.PodIP != before.Status.PodIP || after.Status.ContainerStatuses[0].RestartCount != 0 || !ready(after) {
+			return fmt.Errorf("it was %+v, and is %+v", before.Status, after.Status)
+		}
+		return nil
+	})
+}
+
 // A server without a node has pods on those that join. They run on while the server, or the node's own process, is away,
 // and a node that starts in the meantime finds them.
 func TestNodesOfAServerThatIsAway(t *testing.T) {

@@ -24,6 +24,8 @@ import (
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
+
+	"wherry.dev/internal/cni/nft"
 )
 
 // Config is what a Mesh has to know.
@@ -118,6 +120,7 @@ func (m *Mesh) Run(ctx context.Context) error {
 	if err := m.watchMachine(ctx); err != nil {
 		return err
 	}
+	go m.tellDropping(ctx) // it starts a program, and nothing waits for what it says
 	var again <-chan time.Time
 	wait := retryAfter
 	m.poke()
@@ -157,6 +160,20 @@ func (m *Mesh) sync(ctx context.Context) error {
 		return nil // this node has no range: nobody here sends anything to pods
 	}
 	return m.kernel.apply(p, own)
+}
+
+// tellDropping says which firewall of the host may keep pods of other nodes away: it is not ours to change.
+func (m *Mesh) tellDropping(ctx context.Context) {
+	log := klog.FromContext(ctx)
+	chains, err := nft.Dropping(ctx)
+	if err != nil {
+		log.Error(err, "Cannot tell whether a firewall drops what is forwarded")
+		return
+	}
+	for _, c := range chains {
+		log.Error(nil, "A firewall of this machine drops what is forwarded, unless it has rules that let pods through: "+
+			"accept the cluster's networks there, as source and as destination", "chain", c.String(), "networks", m.planner.cluster)
+	}
 }
 
 // tell logs what is newly wrong.

@@ -84,3 +84,40 @@ func FuzzParseElements(f *testing.F) {
 		}
 	})
 }
+
+func TestWhatDropsForwardedPackets(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "ns")
+	if err := netns.Create(dir, []netns.Kind{netns.Net}, nil); err != nil {
+		t.Skip("needs root: ", err)
+	}
+	defer func() {
+		if err := netns.Remove(dir); err != nil {
+			t.Error(err)
+		}
+	}()
+	err := netns.Do(func() error {
+		if got, err := Dropping(t.Context()); err != nil || got != nil {
+			t.Errorf("without a firewall: %v, %v", got, err)
+		}
+		err := Run(t.Context(), `table ip filter {
+chain FORWARD { type filter hook forward priority filter; policy drop; }
+chain INPUT { type filter hook input priority filter; policy drop; }
+chain DOCKER { }
+}
+table inet firewall {
+chain forward { type filter hook forward priority filter; policy accept; }
+}
+`)
+		if err != nil {
+			return err
+		}
+		got, err := Dropping(t.Context())
+		if len(got) != 1 || got[0].String() != "ip filter FORWARD" {
+			t.Errorf("%v", got)
+		}
+		return err
+	}, netns.Path(dir, netns.Net))
+	if err != nil {
+		t.Error(err)
+	}
+}
