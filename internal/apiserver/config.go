@@ -110,6 +110,8 @@ type Config struct {
 	// PriorityAndFairness gives each kind of client a share of the server, as FlowSchemas and
 	// PriorityLevelConfigurations say.
 	PriorityAndFairness bool
+	// NodesJoin: nodes join this server by tokens, and may read what their network needs (docs/nodes.md).
+	NodesJoin bool
 	// LocalStorage: there are nodes that make volumes on their disks; the class for them is made, once.
 	LocalStorage bool
 	// MaxRequestsInFlight and MaxMutatingRequestsInFlight limit concurrency: together with priority and

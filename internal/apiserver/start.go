@@ -61,6 +61,7 @@ func (s *Server) startingObjects(client kubernetes.Interface, shared informers.S
 		Address: s.cfg.AdvertiseAddress, Port: s.cfg.SecurePort, Alone: len(s.cfg.EtcdServers) == 0,
 		ClientCA: s.creds.clientCA, RequestHeader: s.creds.requestHeader,
 		PriorityClasses: s.serves(schedulingv1.SchemeGroupVersion, "priorityclasses"),
+		NodesJoin:       s.cfg.NodesJoin,
 		LocalStorage:    s.cfg.LocalStorage && s.serves(storagev1.SchemeGroupVersion, "storageclasses", "csidrivers"),
 		GiveUp:          s.backend.RestartDue(),
 	}

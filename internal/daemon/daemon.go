@@ -317,7 +317,7 @@ func (d *Daemon) startAPI(ctx, startCtx context.Context) error {
 	c.ClusterDomain = d.cfg.ClusterDomain
 	c.EtcdServers = d.cfg.EtcdServers
 	c.EncryptionConfig, c.EncryptionReload = d.cfg.EncryptionConfig, d.cfg.EncryptionReload
-	c.GarbageCollector = true
+	c.GarbageCollector, c.NodesJoin = true, true
 	c.LocalStorage = d.cfg.LocalStorage != config.NoStorage
 	// Upstream's order starts with the name of the machine, which other machines may not be able to resolve.
 	c.KubeletAddressTypes = []string{"InternalIP", "InternalDNS", "Hostname", "ExternalIP", "ExternalDNS"}

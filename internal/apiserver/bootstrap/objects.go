@@ -56,6 +56,8 @@ type Config struct {
 	Policy map[string]Reached
 	// PriorityClasses means that those of the system are made.
 	PriorityClasses bool
+	// NodesJoin means that nodes join this server as those of Wherry do.
+	NodesJoin bool
 	// LocalStorage means that the class of local volumes is made, once.
 	LocalStorage bool
 	// Flow keeps the objects of priority and fairness; nil if there is none.

@@ -18,26 +18,39 @@ import (
 // have lost: rules, subjects, the role of a binding. What somebody added stays. An object with the
 // annotation rbac.authorization.kubernetes.io/autoupdate: "false" stays as it is.
 func (o *Objects) ensurePolicy(ctx context.Context) error {
+	all := []policy.Policy{policy.Default()}
+	if o.cfg.NodesJoin {
+		all = append(all, policy.Joining())
+	}
+	for i := range all {
+		if err := o.ensure(ctx, &all[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (o *Objects) ensure(ctx context.Context, p *policy.Policy) error {
 	api := o.cfg.Client.RbacV1()
-	for _, want := range policy.ClusterRoles() {
+	for _, want := range p.ClusterRoles {
 		c := &kept[*rbacv1.ClusterRole, reconciliation.RuleOwner]{ctx: ctx, client: api.ClusterRoles(), wrap: ownerOfClusterRole}
 		if err := ensureRole(ownerOfClusterRole(&want), c); err != nil {
 			return err
 		}
 	}
-	for _, want := range policy.ClusterRoleBindings() {
+	for _, want := range p.ClusterRoleBindings {
 		c := &kept[*rbacv1.ClusterRoleBinding, reconciliation.RoleBinding]{ctx: ctx, client: api.ClusterRoleBindings(), wrap: ofClusterRoleBinding}
 		if err := ensureBinding(ofClusterRoleBinding(&want), c); err != nil {
 			return err
 		}
 	}
-	for _, want := range policy.Roles() {
+	for _, want := range p.Roles {
 		c := &kept[*rbacv1.Role, reconciliation.RuleOwner]{ctx: ctx, client: api.Roles(want.Namespace), wrap: ownerOfRole}
 		if err := ensureRole(ownerOfRole(&want), c); err != nil {
 			return err
 		}
 	}
-	for _, want := range policy.RoleBindings() {
+	for _, want := range p.RoleBindings {
 		c := &kept[*rbacv1.RoleBinding, reconciliation.RoleBinding]{ctx: ctx, client: api.RoleBindings(want.Namespace), wrap: ofRoleBinding}
 		if err := ensureBinding(ofRoleBinding(&want), c); err != nil {
 			return err

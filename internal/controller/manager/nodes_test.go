@@ -100,7 +100,7 @@ func TestANodeThatRegistersAgainKeepsItsAddresses(t *testing.T) {
 // for long. A token ends when its time is over.
 func TestClusterInfoIsSignedAndTokensEnd(t *testing.T) {
 	facts := &vocabulary.Facts{Domain: "cluster.local", Mode: vocabulary.ModeAuto, VNI: 7}
-	c := start(t, func(_ *apiserver.Server, cfg *manager.Config) {
+	c := startWith(t, func(cfg *apiserver.Config) { cfg.NodesJoin = true }, func(_ *apiserver.Server, cfg *manager.Config) {
 		cfg.Info = clusterinfo.Config{Server: "https://192.0.2.1:6443", CA: []byte("ca"), Facts: facts}
 	}, "bootstrap-signer-controller", "token-cleaner-controller")
 	ctx := t.Context()

@@ -29,8 +29,14 @@ type cluster struct {
 
 func start(t *testing.T, change func(*apiserver.Server, *manager.Config), names ...string) *cluster {
 	t.Helper()
+	return startWith(t, func(*apiserver.Config) {}, change, names...)
+}
+
+func startWith(t *testing.T, server func(*apiserver.Config), change func(*apiserver.Server, *manager.Config), names ...string) *cluster {
+	t.Helper()
 	cfg := apiserver.DefaultConfig()
 	cfg.DataDir, cfg.SecurePort, cfg.BindAddress = t.TempDir(), 0, net.IPv4(127, 0, 0, 1)
+	server(&cfg)
 	ctx := context.WithoutCancel(t.Context())
 	s, err := apiserver.New(ctx, cfg)
 	if err != nil {

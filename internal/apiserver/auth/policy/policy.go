@@ -319,13 +319,6 @@ func ClusterRoles() []rbacv1.ClusterRole {
 			aggregateTo+"view"), aggregateTo+"edit"), aggregateTo+"admin"),
 		role("system:node", NodeRules()...),
 		role("system:node-problem-detector", rule("get", core, "nodes"), rule("patch", core, "nodes/status"), events()),
-		// Those who join look whether their name is taken.
-		role("kubeadm:get-nodes", rule("get", core, "nodes")),
-		// What a node needs besides its pods: services and their names, the ways to other nodes, network policies.
-		role(nodeNetwork,
-			rule("delete", core, "nodes"), // its own: NodeRestriction sees to that
-			rule(read, core, "nodes services namespaces pods"), rule(read, "discovery.k8s.io", "endpointslices"),
-			rule(read, "networking.k8s.io", "servicecidrs networkpolicies")),
 		role("system:node-bootstrapper", rule("create get list watch", "certificates.k8s.io", "certificatesigningrequests")),
 		role(requestRoles+"nodeclient", rule("create", "certificates.k8s.io", "certificatesigningrequests/nodeclient")),
 		role(requestRoles+"selfnodeclient", rule("create", "certificates.k8s.io", "certificatesigningrequests/selfnodeclient")),
@@ -382,9 +375,6 @@ func ClusterRoleBindings() []rbacv1.ClusterRoleBinding {
 		bind("system:node"), // nodes are authorized by the Node authorizer
 		// As kubeadm does: kubelets may request their client certificate, and renew it.
 		bind("system:node-bootstrapper", group(bootstrappers)),
-		bind("kubeadm:get-nodes", group(bootstrappers)),
-		bind(nodeNetwork, group(user.NodesGroup)),
-		bind("system:certificates.k8s.io:kubelet-serving-approver", account("certificate-controller")),
 		bind(requestRoles+"nodeclient", group(bootstrappers)),
 		bind(requestRoles+"selfnodeclient", group(user.NodesGroup)),
 		bind("system:service-account-issuer-discovery", group(serviceaccount.AllServiceAccountsGroup)),
@@ -403,13 +393,10 @@ func Roles() []rbacv1.Role {
 		namespaced("extension-apiserver-authentication-reader", named(rule(read, core, "configmaps"), "extension-apiserver-authentication")),
 		namespaced("system::leader-locking-kube-controller-manager", leader),
 		namespaced("system::leader-locking-kube-scheduler", leader),
-		namespaced(clusterFacts, named(rule("get", core, "configmaps"), cluster.FactsName)),
 		namespaced(controller+"token-cleaner", rule("get list watch delete", core, "secrets"), events()),
-		namespaced(controller+"bootstrap-signer", rule("get list watch", core, "secrets"),
-			rule("create", core, "configmaps"), named(rule("get update", core, "configmaps"), cluster.FactsName)),
-		in(metav1.NamespacePublic, namespaced(controller+"bootstrap-signer", rule("get list watch create", core, "configmaps"),
+		namespaced(controller+"bootstrap-signer", rule("get list watch", core, "secrets")),
+		in(metav1.NamespacePublic, namespaced(controller+"bootstrap-signer", rule(read, core, "configmaps"),
 			named(rule("update", core, "configmaps"), cluster.InfoName), events())),
-		in(metav1.NamespacePublic, namespaced(clusterInfo, named(rule("get", core, "configmaps"), cluster.InfoName))),
 		namespaced(localRoom, rule("create update delete", "storage.k8s.io", "csistoragecapacities")),
 	}
 }
@@ -423,12 +410,56 @@ func RoleBindings() []rbacv1.RoleBinding {
 			person(user.KubeControllerManager), account("kube-controller-manager"), account("leader-election-controller")),
 		bindIn("system::leader-locking-kube-scheduler", "system::leader-locking-kube-scheduler",
 			person(user.KubeScheduler), account("kube-scheduler")),
-		bindIn(clusterFacts, clusterFacts, group(user.NodesGroup)),
 		bindIn(controller+"token-cleaner", controller+"token-cleaner", account("token-cleaner")),
 		bindIn(controller+"bootstrap-signer", controller+"bootstrap-signer", account("bootstrap-signer")),
 		bindingIn(metav1.NamespacePublic, bindIn(controller+"bootstrap-signer", controller+"bootstrap-signer", account("bootstrap-signer"))),
-		bindingIn(metav1.NamespacePublic, bindIn(clusterInfo, clusterInfo, person(user.Anonymous))),
 		bindIn(localRoom, localRoom, account("local-volume-provisioner")),
+	}
+}
+
+// Policy is a set of RBAC objects.
+type Policy struct {
+	ClusterRoles        []rbacv1.ClusterRole
+	ClusterRoleBindings []rbacv1.ClusterRoleBinding
+	Roles               []rbacv1.Role
+	RoleBindings        []rbacv1.RoleBinding
+}
+
+// Default returns what every cluster starts with: upstream's, and what our own controllers need.
+func Default() Policy {
+	return Policy{ClusterRoles(), ClusterRoleBindings(), Roles(), RoleBindings()}
+}
+
+// Joining returns what a cluster has besides whose nodes join servers of Wherry.
+func Joining() Policy {
+	publisher := "wherry:cluster-info-publisher"
+	return Policy{
+		ClusterRoles: []rbacv1.ClusterRole{
+			// Those who join look whether their name is taken.
+			role("kubeadm:get-nodes", rule("get", core, "nodes")),
+			// What a node needs besides its pods: services and their names, the ways to other nodes, network policies.
+			role(nodeNetwork,
+				rule("delete", core, "nodes"), // its own: NodeRestriction sees to that
+				rule(read, core, "nodes services namespaces pods"), rule(read, "discovery.k8s.io", "endpointslices"),
+				rule(read, "networking.k8s.io", "servicecidrs networkpolicies")),
+		},
+		ClusterRoleBindings: []rbacv1.ClusterRoleBinding{
+			bind("kubeadm:get-nodes", group(bootstrappers)),
+			bind(nodeNetwork, group(user.NodesGroup)),
+			bind("system:certificates.k8s.io:kubelet-serving-approver", account("certificate-controller")),
+		},
+		Roles: []rbacv1.Role{
+			namespaced(clusterFacts, named(rule("get", core, "configmaps"), cluster.FactsName)),
+			namespaced(publisher, rule("create", core, "configmaps"), named(rule("get update", core, "configmaps"), cluster.FactsName)),
+			in(metav1.NamespacePublic, namespaced(publisher, rule("create", core, "configmaps"))),
+			in(metav1.NamespacePublic, namespaced(clusterInfo, named(rule("get", core, "configmaps"), cluster.InfoName))),
+		},
+		RoleBindings: []rbacv1.RoleBinding{
+			bindIn(clusterFacts, clusterFacts, group(user.NodesGroup)),
+			bindIn(publisher, publisher, account("bootstrap-signer")),
+			bindingIn(metav1.NamespacePublic, bindIn(publisher, publisher, account("bootstrap-signer"))),
+			bindingIn(metav1.NamespacePublic, bindIn(clusterInfo, clusterInfo, person(user.Anonymous))),
+		},
 	}
 }
 
