@@ -87,10 +87,10 @@ func ready(n *v1.Node) v1.NodeCondition {
 	return v1.NodeCondition{}
 }
 
-func writes(c *fake.Clientset, resource string) int {
+func writes(c *fake.Clientset) int {
 	n := 0
 	for _, a := range c.Actions() {
-		if a.GetResource().Resource == resource && a.GetVerb() != "get" {
+		if a.GetResource().Resource == "nodes" && a.GetVerb() != "get" {
 			n++
 		}
 	}
@@ -118,15 +118,15 @@ func TestNodeIsRegisteredAndReported(t *testing.T) {
 		if n.Status.NodeInfo.KernelVersion == "" || n.Status.NodeInfo.ContainerRuntimeVersion != "fake://1" || len(n.Status.Images) != 1 || len(n.Status.Addresses) != 2 {
 			t.Errorf("%+v", n.Status)
 		}
-		before := writes(c, "nodes")
+		before := writes(c)
 		time.Sleep(4 * time.Minute)
 		synctest.Wait()
-		if now := writes(c, "nodes"); now != before {
+		if now := writes(c); now != before {
 			t.Errorf("%d writes although nothing changed", now-before)
 		}
 		time.Sleep(90 * time.Second)
 		synctest.Wait()
-		if now := writes(c, "nodes"); now != before+1 {
+		if now := writes(c); now != before+1 {
 			t.Errorf("%d heartbeats in five minutes", now-before)
 		}
 		l, err := c.CoordinationV1().Leases(v1.NamespaceNodeLease).Get(t.Context(), "n1", metav1.GetOptions{})
@@ -359,7 +359,7 @@ func TestANodeThatWasCutOffSaysThatItIsReady(t *testing.T) {
 		n := getNode(t, c)
 		r.Observe(n)
 		synctest.Wait()
-		before := writes(c, "nodes")
+		before := writes(c)
 		for i := range n.Status.Conditions {
 			n.Status.Conditions[i].Status, n.Status.Conditions[i].Reason = v1.ConditionUnknown, "NodeStatusUnknown"
 		}
@@ -380,7 +380,7 @@ func TestANodeThatWasCutOffSaysThatItIsReady(t *testing.T) {
 		}
 		r.Observe(n)
 		synctest.Wait()
-		if now := writes(c, "nodes"); now > before+3 { // the test's, an attempt to create it, and the patch
+		if now := writes(c); now > before+3 { // the test's, an attempt to create it, and the patch
 			t.Errorf("%d writes", now-before)
 		}
 	})
