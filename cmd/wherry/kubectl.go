@@ -17,6 +17,7 @@ import (
 	cmdutil "k8s.io/kubectl/pkg/cmd/util"
 
 	"wherry.dev/internal/config"
+	"wherry.dev/internal/daemon"
 )
 
 // kubectlCommand is what `wherry --help` shows; dispatch runs kubectl itself before cobra gets
@@ -71,9 +72,20 @@ func lendKubeconfig(args []string, dataDir string) error {
 	}
 	file := filepath.Join(data, "kubeconfig")
 	if !exists(file) {
+		if daemon.HasJoined(data) && !namesServer(args) {
+			return fmt.Errorf("the node of %s has joined somebody else's server: use kubectl there, or give its kubeconfig with --kubeconfig", data)
+		}
 		return nil
 	}
 	return os.Setenv(clientcmd.RecommendedConfigPathEnvVar, file)
+}
+
+// namesServer reports whether arguments say where the API server is.
+func namesServer(args []string) bool {
+	return slices.ContainsFunc(args, func(a string) bool {
+		name, _, _ := strings.Cut(a, "=")
+		return name == "--kubeconfig" || name == "--server" || name == "-s"
+	})
 }
 
 func exists(path string) bool {

@@ -74,6 +74,12 @@ func clusterCA(cfg *config.Config) string      { return pkiFile(cfg, "cluster-ca
 // factsFile is where a node keeps what the server last told it.
 func factsFile(dataDir string) string { return filepath.Join(dataDir, "cluster.json") }
 
+// HasJoined reports whether a data dir is that of a node that has joined somebody else's server.
+func HasJoined(dataDir string) bool {
+	_, err := os.Stat(nodeKubeconfig(&config.Config{DataDir: dataDir}))
+	return err == nil
+}
+
 // ServerURL returns the URL of an API server, of which the scheme and the port may be left out.
 func ServerURL(s string) (string, error) {
 	if !strings.Contains(s, "://") {

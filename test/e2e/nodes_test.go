@@ -419,6 +419,9 @@ func TestWhoCannotJoin(t *testing.T) {
 	if _, err := s.on(m, "up"); err == nil || !strings.Contains(err.Error(), "already running") {
 		t.Errorf("up where a node runs: %v", err)
 	}
+	if _, err := s.on(m, "kubectl", "get", "pods"); err == nil || !strings.Contains(err.Error(), "has joined somebody else's server") {
+		t.Errorf("kubectl where a node has joined: %v", err)
+	}
 	if _, err := s.on(m, "down"); err != nil {
 		t.Fatal(err)
 	}
