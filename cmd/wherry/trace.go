@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
+	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
@@ -60,10 +61,12 @@ last start of wherry.`,
 				return traceWorkload(cmd, client, data, target, output, all)
 			}
 			name := target.Name
-			t, err := client.Trace(cmd.Context(), podUID(cmd, data, namespace, name), namespace, name)
+			pod, api := findPod(cmd, data, namespace, name)
+			t, err := client.Trace(cmd.Context(), string(pod.UID), namespace, name)
 			if err != nil {
 				return fmt.Errorf("pod %s/%s: %w", namespace, name, err)
 			}
+			addNode(cmd.Context(), api, daemon.NodeName(data), pod, &t)
 			t.Namespace, t.Name = namespace, name
 			return printTrace(cmd.OutOrStdout(), t, output, all)
 		},
@@ -74,18 +77,37 @@ last start of wherry.`,
 	return cmd
 }
 
-// podUID asks the API server which pod has the name now. If it does not answer, or the pod is gone,
-// the daemon looks the pod up by name.
-func podUID(cmd *cobra.Command, dataDir, namespace, name string) string {
+// findPod asks the API server which pod has the name now. If it does not answer, or the pod is gone, the pod is empty, and
+// the daemon looks it up by name.
+func findPod(cmd *cobra.Command, dataDir, namespace, name string) (*v1.Pod, kubernetes.Interface) {
 	client, err := instanceClient(dataDir)
 	if err != nil {
-		return ""
+		return &v1.Pod{}, nil
 	}
 	pod, err := client.CoreV1().Pods(namespace).Get(cmd.Context(), name, metav1.GetOptions{})
 	if err != nil {
-		return ""
+		return &v1.Pod{}, nil
 	}
-	return string(pod.UID)
+	return pod, client
+}
+
+// nodePatience is how long another node may take to tell what it knows of a pod.
+const nodePatience = 5 * time.Second
+
+// addNode adds what the pod's node knows, if that is another one than own. One that does not tell is left out: it may be
+// away, or not one of Wherry's.
+func addNode(ctx context.Context, api kubernetes.Interface, own string, pod *v1.Pod, t *trace.Trace) {
+	if api == nil || pod.Spec.NodeName == "" || pod.Spec.NodeName == own {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, nodePatience)
+	defer cancel()
+	doc, err := api.CoreV1().RESTClient().Get().Resource("nodes").Name(pod.Spec.NodeName).SubResource("proxy").
+		Suffix("debug", "traces", string(pod.UID)).DoRaw(ctx)
+	var there trace.Trace
+	if err == nil && json.Unmarshal(doc, &there) == nil {
+		t.Add(there)
+	}
 }
 
 // instanceClient returns a client of the instance: traces are those of its node.
@@ -107,7 +129,7 @@ func traceWorkload(cmd *cobra.Command, client *daemon.Client, dataDir string, ta
 	if err != nil {
 		return err
 	}
-	r, err := rowsOf(cmd.Context(), client, strings.ToLower(target.Kind), w)
+	r, err := rowsOf(cmd.Context(), client, api, daemon.NodeName(dataDir), strings.ToLower(target.Kind), w)
 	if err != nil {
 		return err
 	}
@@ -117,8 +139,8 @@ func traceWorkload(cmd *cobra.Command, client *daemon.Client, dataDir string, ta
 	return drawing().Rows(cmd.OutOrStdout(), r, all)
 }
 
-// rowsOf asks for the traces of a workload of a kind, in lower case.
-func rowsOf(ctx context.Context, client *daemon.Client, kind string, w gather.Workload) (r trace.Rows, err error) {
+// rowsOf asks for the traces of a workload of a kind, in lower case. own is the node of this instance.
+func rowsOf(ctx context.Context, client *daemon.Client, api kubernetes.Interface, own, kind string, w gather.Workload) (r trace.Rows, err error) {
 	r.Title = fmt.Sprintf("%s %s/%s", kind, w.Object.GetNamespace(), w.Object.GetName())
 	r.Created = w.Object.GetCreationTimestamp().Time // in whole seconds
 	add := func(kind string, o metav1.Object) error {
@@ -155,6 +177,7 @@ func rowsOf(ctx context.Context, client *daemon.Client, kind string, w gather.Wo
 		case err != nil:
 			return r, fmt.Errorf("pod %s/%s: %w", p.Namespace, p.Name, err)
 		}
+		addNode(ctx, api, own, p, &t)
 		t.Namespace, t.Name = p.Namespace, p.Name
 		r.Pods = append(r.Pods, t)
 	}

@@ -163,6 +163,15 @@ func lastConfig(dataDir, runDir string) (cfg config.Config, known bool, err erro
 	return cfg, known, err
 }
 
+// NodeName returns the name of an instance's node, as of its last start; "" if it has none.
+func NodeName(dataDir string) string {
+	var cfg config.Config
+	if _, err := record.Read(instanceFile(dataDir), &cfg); err != nil || !cfg.Role.HasNode() {
+		return ""
+	}
+	return cfg.NodeName
+}
+
 // takeDown removes what runs on the instance.
 func takeDown(ctx context.Context, cfg config.Config, progress func(string)) error {
 	return whileLocked(cfg.DataDir, cfg.RunDir, func() error {

@@ -50,6 +50,7 @@ func (d *Daemon) startKubelet(ctx context.Context) error {
 	}
 	d.node, err = kubelet.New(cfg, kubelet.Deps{
 		Client: client, Runtime: d.runtime, Images: d.imageService, Cgroups: groups, WatchMemory: cgroup.WatchMemory, Share: mount.Share, KernelLog: oom.KernelLog,
+		Trace: func(uid string) (any, bool) { return d.traces.Pod(uid) },
 	})
 	if err != nil {
 		return err

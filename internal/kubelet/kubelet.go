@@ -87,6 +87,8 @@ type Deps struct {
 	// KernelLog, if not nil, opens the kernel's log, to tell of processes that were killed because the machine had no memory
 	// left; oom.KernelLog implements it.
 	KernelLog func() (io.ReadCloser, error)
+	// Trace, if not nil, returns the steps in the life of a pod, by its UID, for whoever may read the kubelet's reports.
+	Trace func(uid string) (trace any, ok bool)
 }
 
 // Kubelet is the node agent.

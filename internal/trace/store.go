@@ -154,6 +154,12 @@ func (s *Store) Pod(uid string) (Trace, bool) {
 	return t.sorted(), true
 }
 
+// Add adds the spans that another node has of the same pod. The clocks of the two are taken to agree.
+func (t *Trace) Add(other Trace) {
+	t.Spans = append(t.Spans, other.Spans...)
+	*t = t.sorted()
+}
+
 // ByName returns the trace of the newest pod of that name, which may be gone.
 func (s *Store) ByName(namespace, name string) (Trace, bool) {
 	s.mu.Lock()

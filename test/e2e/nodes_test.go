@@ -230,6 +230,9 @@ func nodesJoin(t *testing.T, flags []string) {
 			t.Errorf("%s has the addresses %v", pod, asker.Status.PodIPs)
 		}
 	}
+	if out, err := s.on(s.net.Machines[0], "trace", "pod/on-m3"); err != nil || !strings.Contains(out, "apiserver: create pod") || !strings.Contains(out, "cri: run sandbox") {
+		t.Errorf("the way of a pod to another node: %v\n%s", err, out)
+	}
 	s.servicesReachAll(tellers)
 	s.policiesHold(tellers)
 	s.largeAnswers(tellers)

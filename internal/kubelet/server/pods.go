@@ -106,3 +106,14 @@ func (s *Server) reportPod(w http.ResponseWriter, r *http.Request) {
 	dump := p.Dump()
 	writeJSON(w, waits.Report(p.Pod.UID, &dump, time.Now()))
 }
+
+// tracePod serves the steps in a pod's life on this node.
+func (s *Server) tracePod(w http.ResponseWriter, r *http.Request) {
+	if s.cfg.Trace != nil {
+		if t, ok := s.cfg.Trace(r.PathValue("uid")); ok {
+			writeJSON(w, t)
+			return
+		}
+	}
+	http.Error(w, "no trace of this pod", http.StatusNotFound)
+}

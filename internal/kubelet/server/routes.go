@@ -37,6 +37,7 @@ func (s *Server) route(mux *http.ServeMux) {
 	}
 	mux.HandleFunc("GET /debug/pods/{uid}", s.debugPod)
 	mux.HandleFunc("GET /debug/reports/{namespace}/{name}/{uid}", s.reportPod)
+	mux.HandleFunc("GET /debug/traces/{uid}", s.tracePod)
 	s.routeZPages(mux)
 }
 

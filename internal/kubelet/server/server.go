@@ -56,6 +56,8 @@ type Config struct {
 	// Healthy returns an error if the kubelet is unhealthy.
 	Healthy func() error
 	Stats   *Stats
+	// Trace, if not nil, returns the steps in the life of a pod, by its UID, as `wherry trace` reads them.
+	Trace func(uid string) (trace any, ok bool)
 	// Refresh, if not nil, updates gauges before they are read.
 	Refresh func()
 }
