@@ -108,8 +108,6 @@ var ignoredControllerFlags = ignoredFlags{
 	"namespace-sync-period":                        fixedTime, "node-monitor-period": fixedTime,
 	"resource-quota-sync-period": fixedTime, "endpoint-updates-batch-period": fixedTime,
 	"endpointslice-updates-batch-period": fixedTime, "mirroring-endpointslice-updates-batch-period": fixedTime, "min-resync-period": "nothing is resynchronised",
-	"node-eviction-rate": "the rate is upstream's default", "secondary-node-eviction-rate": "the rate is upstream's default",
-	"unhealthy-zone-threshold": "there are no zones", "large-cluster-size-threshold": "there are no zones",
 	"max-endpoints-per-slice":            "the number is upstream's default",
 	"mirroring-max-endpoints-per-subset": "the number is upstream's default",
 

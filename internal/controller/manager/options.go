@@ -100,6 +100,10 @@ func (o *Options) AddFlags(f *pflag.FlagSet) {
 	f.DurationVar(&hpa.ReadinessDelay, autoscaler+"initial-readiness-delay", hpa.ReadinessDelay, "how long after a pod's start it counts as not yet ready if its readiness changes")
 	f.DurationVar(&o.Nodes.GracePeriod, "node-monitor-grace-period", o.Nodes.GracePeriod, "how long a node may be silent before it is marked as unreachable")
 	f.DurationVar(&o.Nodes.StartupGrace, "node-startup-grace-period", o.Nodes.StartupGrace, "the same, for a node that has never reported its status")
+	f.Float64Var(&o.Nodes.EvictionRate, "node-eviction-rate", o.Nodes.EvictionRate, "of how many nodes of a zone that are not ready the pods are evicted in a second")
+	f.Float64Var(&o.Nodes.SecondaryEvictionRate, "secondary-node-eviction-rate", o.Nodes.SecondaryEvictionRate, "the same, in a large zone of which many nodes are not ready")
+	f.Float64Var(&o.Nodes.UnhealthyZone, "unhealthy-zone-threshold", o.Nodes.UnhealthyZone, "which part of a zone's nodes, and at least three, that are not ready make it unhealthy")
+	f.IntVar(&o.Nodes.LargeZone, "large-cluster-size-threshold", o.Nodes.LargeZone, "zones with more nodes than this are large; in a smaller one that is unhealthy nothing is evicted")
 	f.IntVar(&o.TerminatedPods, "terminated-pod-gc-threshold", o.TerminatedPods, "how many finished pods are kept before the oldest are deleted; 0 or less keeps all")
 	f.BoolVar(&o.Volumes.NoForceDetach, "disable-force-detach-on-timeout", o.Volumes.NoForceDetach, "keep volumes attached to a node that is not ready and said that it uses them, until it is ready again or has the taint node.kubernetes.io/out-of-service")
 	f.BoolVar(&o.Ranges.Allocate, "allocate-node-cidrs", o.Ranges.Allocate, "give each node a range of addresses for its pods, from --cluster-cidr")
@@ -133,6 +137,14 @@ func (o *Options) Validate() error {
 	}
 	positive("node-monitor-grace-period", o.Nodes.GracePeriod)
 	notNegative("node-startup-grace-period", o.Nodes.StartupGrace)
+	for flag, rate := range map[string]float64{"node-eviction-rate": o.Nodes.EvictionRate, "secondary-node-eviction-rate": o.Nodes.SecondaryEvictionRate} {
+		if !(rate >= 0) { // NaN is none
+			errs = append(errs, fmt.Errorf("--%s must not be negative: %v", flag, rate))
+		}
+	}
+	if t := o.Nodes.UnhealthyZone; !(t >= 0 && t <= 1) {
+		errs = append(errs, fmt.Errorf("--unhealthy-zone-threshold must be between 0 and 1, not %v", t))
+	}
 	positive("cluster-signing-duration", o.SigningDuration)
 	if _, err := o.Ranges.options(); err != nil {
 		errs = append(errs, err)

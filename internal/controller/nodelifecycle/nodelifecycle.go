@@ -20,26 +20,36 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/informers"
 	clientset "k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/component-helpers/node/topology"
+	"k8s.io/klog/v2"
 
 	"wherry.dev/internal/controller"
 )
 
-// Options say how long a node may be silent.
+// Options say how long a node may be silent, and how soon its pods are evicted then.
 type Options struct {
 	GracePeriod  time.Duration // --node-monitor-grace-period
 	StartupGrace time.Duration // until its kubelet first writes its status, --node-startup-grace-period
+	// Of how many nodes of a zone the pods are evicted in a second; and if UnhealthyZone of its nodes, from 0 to 1, are not
+	// ready, in a zone of more than LargeZone nodes. In a smaller one none are evicted then.
+	EvictionRate, SecondaryEvictionRate float64
+	UnhealthyZone                       float64
+	LargeZone                           int
 }
 
 // GracePeriod is upstream's default.
 const GracePeriod = 50 * time.Second
 
 // Defaults are upstream's.
-var Defaults = Options{GracePeriod, time.Minute}
+var Defaults = Options{
+	GracePeriod: GracePeriod, StartupGrace: time.Minute,
+	EvictionRate: 0.1, SecondaryEvictionRate: 0.01, UnhealthyZone: 0.55, LargeZone: 50,
+}
 
 // Controller watches nodes.
 type Controller struct {
@@ -49,6 +59,7 @@ type Controller struct {
 	loop   *controller.Loop
 	events record.EventRecorder
 	grace  Options
+	zones  *disruption
 
 	mu   sync.Mutex
 	seen map[string]time.Time // node → time of the last sign of life
@@ -57,7 +68,7 @@ type Controller struct {
 // New returns the controller, with the informers of f.
 func New(client clientset.Interface, f informers.SharedInformerFactory, o Options) (*Controller, error) {
 	nodes, pods := f.Core().V1().Nodes(), f.Core().V1().Pods()
-	c := &Controller{client: client, nodes: nodes.Lister(), pods: pods.Lister(), grace: o, seen: map[string]time.Time{}}
+	c := &Controller{client: client, nodes: nodes.Lister(), pods: pods.Lister(), grace: o, zones: newDisruption(o), seen: map[string]time.Time{}}
 	lister := c.nodes
 	zones.nodes.Store(&lister)
 	c.loop = controller.NewLoop("node_lifecycle_controller", c.reconcile)
@@ -89,14 +100,39 @@ func (c *Controller) nodeChanged(old, obj any) {
 			c.mu.Lock()
 			delete(c.seen, gone.Name)
 			c.mu.Unlock()
+			c.disrupted(c.zones.forget(gone.Name))
 		}
 		return
 	}
+	c.disrupted(c.zones.see(node))
 	was, _ := old.(*v1.Node)
 	if was == nil || !heartbeatsEqual(was, node) && !unknown(node) {
 		c.alive(node.Name)
 	}
 	c.loop.Add(node.Name)
+}
+
+// disrupted looks at all nodes again when the last one that was ready is not any more, or the first one is again. In the
+// second case nobody could be heard for some time: each node has its whole grace period once more.
+func (c *Controller) disrupted(now change) {
+	if now == noChange {
+		return
+	}
+	all, err := c.nodes.List(labels.Everything())
+	if err != nil {
+		return // an index in memory does not fail
+	}
+	if len(all) > 1 { // a single node begins so
+		klog.Background().Info(map[change]string{
+			cutOff: "No node is ready: nothing is evicted, because this control plane may be cut off", back: "A node is ready again: pods of nodes that stay silent are evicted as usual",
+		}[now], "nodes", len(all))
+	}
+	for _, n := range all {
+		if now == back {
+			c.alive(n.Name)
+		}
+		c.loop.Add(n.Name)
+	}
 }
 
 // heartbeatsEqual reports whether the kubelet has not written the node's status between a and b.
@@ -214,6 +250,14 @@ var conditionTaints = []conditionTaint{
 // of others.
 func (c *Controller) setTaints(ctx context.Context, node *v1.Node) error {
 	want := wanted(node)
+	if slices.ContainsFunc(want, evicting) {
+		if ok, again := c.zones.may(node); !ok {
+			want = slices.DeleteFunc(want, evicting)
+			if again > 0 {
+				c.loop.AddAfter(node.Name, again)
+			}
+		}
+	}
 	next := node.DeepCopy()
 	next.Spec.Taints = slices.DeleteFunc(next.Spec.Taints, func(t v1.Taint) bool {
 		return owned(t) && !slices.ContainsFunc(want, func(w v1.Taint) bool { return w.MatchTaint(&t) })
@@ -238,9 +282,10 @@ func (c *Controller) setTaints(ctx context.Context, node *v1.Node) error {
 }
 
 // evicts reports whether the node has a taint of ours because of which pods have to go.
-func evicts(n *v1.Node) bool {
-	return slices.ContainsFunc(n.Spec.Taints, func(t v1.Taint) bool { return t.Effect == v1.TaintEffectNoExecute && owned(t) })
-}
+func evicts(n *v1.Node) bool { return slices.ContainsFunc(n.Spec.Taints, evicting) }
+
+// evicting reports whether it is such a taint.
+func evicting(t v1.Taint) bool { return t.Effect == v1.TaintEffectNoExecute && owned(t) }
 
 // owned reports whether this controller alone decides about the taint.
 func owned(t v1.Taint) bool {
