@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -20,7 +21,7 @@ func joinCommand(d *dirs) *cobra.Command {
 	var file, token, tokenFile string
 	var detach bool
 	cmd := &cobra.Command{
-		Use:   "join URL",
+		Use:   "join [URL]",
 		Short: "Start a node of somebody else's server: kubelet, runtime, network, services, DNS",
 		Long: `Starts a node alone, which joins the cluster of the server at URL: its kubelet, container
 runtime, network, services and DNS, and nothing of the control plane. The first time it needs a
@@ -31,8 +32,8 @@ are joined the same way: append a dot and the CA's hash to the token, and give -
 The token can also be in $` + envToken + ` or in a file. Stopping or killing the node leaves its
 containers running; the next join on the same folders finds them and carries on.`,
 		Example: `  wherry join https://192.0.2.1:6443 --token abcdef.0123456789abcdef.HASH --detach
-  wherry join https://192.0.2.1:6443 --detach      # again, after a reboot`,
-		Args: cobra.ExactArgs(1),
+  wherry join --detach      # again, after a reboot`,
+		Args: cobra.MaximumNArgs(1),
 	}
 	cfg.AddJoinFlags(cmd.Flags())
 	cmd.Flags().StringVar(&file, "config", "", "config file (default "+config.DefaultConfigFile+", where it exists)")
@@ -45,10 +46,7 @@ containers running; the next join on the same folders finds them and carries on.
 			return err
 		}
 		full, err := loadConfig(cmd.Flags(), d, file, func(c *config.Config) error {
-			c.Role = config.NodeOnly
-			var err error
-			c.Server, err = daemon.ServerURL(args[0])
-			return err
+			return setServer(c, args)
 		})
 		if err != nil {
 			return err
@@ -70,4 +68,21 @@ containers running; the next join on the same folders finds them and carries on.
 		return upForeground(cmd.Context(), cmd.ErrOrStderr(), full, token)
 	}
 	return cmd
+}
+
+// setServer says which server a node joins: the one that was named, or that of the configuration, or the one that it has
+// joined before.
+func setServer(c *config.Config, args []string) (err error) {
+	c.Role = config.NodeOnly
+	if len(args) > 0 {
+		c.Server = args[0]
+	}
+	if c.Server == "" {
+		c.Server = daemon.ServerOf(c.DataDir)
+	}
+	if c.Server == "" {
+		return errors.New("which server? Give its URL, such as https://192.0.2.1:6443; this node has joined none before")
+	}
+	c.Server, err = daemon.ServerURL(c.Server)
+	return err
 }

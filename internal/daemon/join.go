@@ -80,6 +80,15 @@ func HasJoined(dataDir string) bool {
 	return err == nil
 }
 
+// ServerOf returns the URL of the server that the node of a data dir has joined; "" if it has joined none.
+func ServerOf(dataDir string) string {
+	var cfg config.Config
+	if _, err := record.Read(instanceFile(dataDir), &cfg); err != nil {
+		return ""
+	}
+	return cfg.Server
+}
+
 // ServerURL returns the URL of an API server, of which the scheme and the port may be left out.
 func ServerURL(s string) (string, error) {
 	if !strings.Contains(s, "://") {

@@ -43,7 +43,11 @@ func everywhere(config.Role) bool { return true }
 
 // startParts starts the parts of this instance's role.
 func (d *Daemon) startParts(ctx context.Context) error {
-	d.progress(map[bool]string{true: "starting the scheduler and the controllers", false: "starting services and network"}[d.cfg.Role.HasServer()])
+	what := "services and network"
+	if d.cfg.Role.HasServer() {
+		what = "the scheduler and the controllers"
+	}
+	d.progress("starting " + what)
 	reader, err := d.reader()
 	if err != nil {
 		return err

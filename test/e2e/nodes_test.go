@@ -387,6 +387,7 @@ func TestWhoCannotJoin(t *testing.T) {
 		}
 	}
 	first := s.net.Machines[0]
+	refused("which server?", "--token", "abcdef.0123456789abcdef."+strings.Repeat("0", 64))
 	refused("does not answer", first.Server(), "--token", "abcdef.0123456789abcdef."+strings.Repeat("0", 64))
 	s.serve("--role", "server")
 	id, rest, _ := strings.Cut(s.token, ".")
@@ -521,7 +522,7 @@ func TestNodesOfAServerThatIsAway(t *testing.T) {
 	kill(m)
 	joined := make(chan error, 1)
 	go func() {
-		_, err := s.on(m, "join", first.Server(), "--detach", "--node-name", m.Name)
+		_, err := s.on(m, "join", "--detach", "--node-name", m.Name) // it knows its server
 		joined <- err
 	}()
 	s.eventually("the kubelet of a node whose server is away", func() error {
