@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"path/filepath"
 	"strings"
 
@@ -15,6 +16,9 @@ import (
 	"wherry.dev/internal/daemon"
 	"wherry.dev/internal/version"
 )
+
+// fromKubelet is the value of --pod-cidr of a runtime whose kubelet tells it the node's range.
+const fromKubelet = "kubelet"
 
 func criCommand(d *dirs) *cobra.Command {
 	var listen, podCIDR, file string
@@ -36,7 +40,9 @@ running when it stops; the next start on the same folders finds them.`,
 			if err := runtimesOf(&cfg, &registries, cmd.Flags(), file); err != nil {
 				return err
 			}
-			if cfg.PodCIDR, cfg.PodCIDR2, err = config.PodNetworks(podCIDR); err != nil {
+			if cfg.AwaitPodCIDR = podCIDR == fromKubelet; cfg.AwaitPodCIDR {
+				cfg.PodCIDR, cfg.PodCIDR2 = netip.Prefix{}, netip.Prefix{}
+			} else if cfg.PodCIDR, cfg.PodCIDR2, err = config.PodNetworks(podCIDR); err != nil {
 				return err
 			}
 			if cfg.Socket, err = socketPath(listen, run); err != nil {
@@ -54,7 +60,7 @@ running when it stops; the next start on the same folders finds them.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&listen, "listen", "", "socket to serve on, unix://PATH (default RUN-DIR/cri.sock)")
-	f.StringVar(&podCIDR, "pod-cidr", "10.88.0.0/16", "network that pods get their addresses from, unless a CNI network is configured; for dual-stack pods an IPv4 and an IPv6 network, separated by a comma")
+	f.StringVar(&podCIDR, "pod-cidr", "10.88.0.0/16", "network that pods get their addresses from, unless a CNI network is configured; for dual-stack pods an IPv4 and an IPv6 network, separated by a comma; "+fromKubelet+" for the node's own range (spec.podCIDRs), which its kubelet tells")
 	f.StringVar(&cfg.CNIConfDir, "cni-conf-dir", "/etc/cni/net.d", "folder of CNI networks; if it has none, Wherry's own bridge is used")
 	f.BoolVar(&cfg.CNIOnly, "cni-only", false, "do not use Wherry's own bridge: the network is not ready until --cni-conf-dir has one")
 	f.StringSliceVar(&cfg.CNIBinDirs, "cni-bin-dir", []string{"/opt/cni/bin"}, "folders of CNI plugins")
