@@ -521,8 +521,11 @@ func TestAKilledKubelet(t *testing.T) {
 	d := startDriver(t, m, "gpu.example.com")
 	p := podWith("p", "x")
 	dying, die := context.WithCancel(t.Context())
-	d.answer = func(*drav1.NodePrepareResourcesResponse) { die() }
-	if err := m.Prepare(dying, p); err == nil {
+	dead := make(chan struct{})
+	d.answer = func(*drav1.NodePrepareResourcesResponse) { die(); <-dead }
+	err := m.Prepare(dying, p)
+	close(dead)
+	if err == nil {
 		t.Fatal("the answer came")
 	}
 	d.answer = nil
