@@ -134,6 +134,17 @@ func (l *Loop) Run(ctx context.Context) error {
 	return nil
 }
 
+// RunWith is Run with informers that nobody else has, which run as long.
+func (l *Loop) RunWith(ctx context.Context, own ...cache.SharedIndexInformer) error {
+	var running sync.WaitGroup
+	for _, i := range own {
+		running.Go(func() { i.RunWithContext(ctx) })
+	}
+	err := l.Run(ctx)
+	running.Wait()
+	return err
+}
+
 func (l *Loop) next(ctx context.Context) bool {
 	key, quit := l.queue.Get()
 	if quit {

@@ -5,9 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
-	"net/netip"
 	"slices"
-	"strings"
 
 	"k8s.io/client-go/informers"
 	clientset "k8s.io/client-go/kubernetes"
@@ -47,16 +45,17 @@ func clientOf(user string, cfg *rest.Config) (clientset.Interface, *rest.Config,
 }
 
 // clusterInfo returns what nodes that join are told.
-func (d *Daemon) clusterInfo(ca []byte) clusterinfo.Config {
+func (d *Daemon) clusterInfo(ca []byte) (clusterinfo.Config, error) {
 	facts := cluster.Facts{PodNetworks: d.cfg.ClusterNetworks(), Domain: d.cfg.ClusterDomain, Mode: d.cfg.NetworkMode, VNI: vni(ca)}
-	for text := range strings.SplitSeq(d.cfg.ServiceCIDR, ",") {
-		facts.ServiceNetworks = append(facts.ServiceNetworks, netip.MustParsePrefix(text).Masked()) // Complete has checked it
+	var err error
+	if facts.ServiceNetworks, err = cluster.ParseNetworks("--service-cidr", d.cfg.ServiceCIDR); err != nil {
+		return clusterinfo.Config{}, err
 	}
 	facts.DNS = slices.Clone(d.cfg.ClusterDNS)
 	if d.dns != nil {
 		facts.DNS = []string{d.dns.IP.String()}
 	}
-	return clusterinfo.Config{Server: "https://" + hostPort(d.cfg.NodeIPs()[0].String(), d.cfg.SecurePort), CA: ca, Facts: &facts}
+	return clusterinfo.Config{Server: "https://" + hostPort(d.cfg.NodeIPs()[0].String(), d.cfg.SecurePort), CA: ca, Facts: &facts}, nil
 }
 
 // vni returns the number of a cluster's VXLAN, which follows from its authority: two clusters on one link do not mix.

@@ -43,6 +43,10 @@ func (d *Daemon) newControllers(ctx context.Context, f informers.SharedInformerF
 		r.Allocate, r.Cluster, r.Services = true, d.cfg.ClusterCIDR, d.cfg.ServiceCIDR
 		r.Bits4, r.Bits6 = d.cfg.RangeBits()
 	}
+	info, err := d.clusterInfo(ca)
+	if err != nil {
+		return nil, err
+	}
 	names, _ := d.servingNames()
 	m, err := manager.New(ctx, manager.Config{
 		Account: func(name string) (clientset.Interface, *rest.Config, error) {
@@ -50,7 +54,7 @@ func (d *Daemon) newControllers(ctx context.Context, f informers.SharedInformerF
 		},
 		Serves: d.api.Serves,
 		Reader: reader, RootCA: ca, Signer: d.api.CA(), ApproveServing: true, ServerNames: names, Tokens: d.api.TokenIssuer(),
-		Info: d.clusterInfo(ca), DNS: d.dns, NodePorts: d.ownPorts(), Options: &options,
+		Info: info, DNS: d.dns, NodePorts: d.ownPorts(), Options: &options,
 	}, f)
 	if err != nil {
 		return nil, err

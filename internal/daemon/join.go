@@ -31,6 +31,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"wherry.dev/internal/api/cluster"
+	nodestate "wherry.dev/internal/api/nodes"
 	"wherry.dev/internal/config"
 	"wherry.dev/internal/controller/clusterdns"
 	"wherry.dev/internal/kubelet/certificates"
@@ -244,14 +245,10 @@ func (i *invitation) check(ctx context.Context, name string) error {
 	if err != nil {
 		return nil //nolint:nilerr // there is none, or the server does not tell everybody
 	}
-	if ready(n) {
+	if nodestate.IsReady(n) {
 		return fmt.Errorf("it has a node %s already, which is Ready; give this one another name with --node-name, or take the other one out first", name)
 	}
 	return nil
-}
-
-func ready(n *v1.Node) bool {
-	return slices.ContainsFunc(n.Status.Conditions, func(c v1.NodeCondition) bool { return c.Type == v1.NodeReady && c.Status == v1.ConditionTrue })
 }
 
 // mostBehind is how many minor versions a kubelet may be behind its API server; it may not be ahead
@@ -460,7 +457,7 @@ func (d *Daemon) checkTaken(ctx context.Context, client clientset.Interface) err
 	own := d.cfg.NodeIPs()[0].String()
 	for i := range nodes.Items {
 		n := &nodes.Items[i]
-		if n.Name == d.cfg.NodeName || !ready(n) || n.Status.DaemonEndpoints.KubeletEndpoint.Port != int32(d.cfg.KubeletPort) {
+		if n.Name == d.cfg.NodeName || !nodestate.IsReady(n) || n.Status.DaemonEndpoints.KubeletEndpoint.Port != int32(d.cfg.KubeletPort) {
 			continue
 		}
 		if slices.ContainsFunc(n.Status.Addresses, func(a v1.NodeAddress) bool { return a.Type == v1.NodeInternalIP && a.Address == own }) {

@@ -66,10 +66,10 @@ func (f Facts) Data() map[string]string {
 
 // FromData reads what Data returned. The error names the key that is wrong.
 func FromData(data map[string]string) (f Facts, err error) {
-	if f.PodNetworks, err = split(keyPods, data[keyPods]); err != nil {
+	if f.PodNetworks, err = ParseNetworks(keyPods, data[keyPods]); err != nil {
 		return f, err
 	}
-	if f.ServiceNetworks, err = split(keyServices, data[keyServices]); err != nil {
+	if f.ServiceNetworks, err = ParseNetworks(keyServices, data[keyServices]); err != nil {
 		return f, err
 	}
 	f.Domain, f.Mode = data[keyDomain], data[keyMode]
@@ -96,14 +96,15 @@ func join(list []netip.Prefix) string {
 	return strings.Join(texts, ",")
 }
 
-func split(key, list string) (out []netip.Prefix, err error) {
+// ParseNetworks reads networks that are separated by commas. The error says what of it is none; name is what it calls the list.
+func ParseNetworks(name, list string) (out []netip.Prefix, err error) {
 	if list == "" {
 		return nil, nil
 	}
 	for text := range strings.SplitSeq(list, ",") {
 		p, err := netip.ParsePrefix(text)
 		if err != nil {
-			return nil, fmt.Errorf("%s %q is not a network", key, text)
+			return nil, fmt.Errorf("%s %q is not a network such as 10.244.0.0/16", name, text)
 		}
 		out = append(out, p.Masked())
 	}

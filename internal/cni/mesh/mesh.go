@@ -25,6 +25,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	vocabulary "wherry.dev/internal/api/nodes"
 	"wherry.dev/internal/cni/nft"
 )
 
@@ -91,12 +92,7 @@ func (m *Mesh) poke() {
 
 // nodeOf returns what a Node says.
 func nodeOf(n *v1.Node) Node {
-	out := Node{Name: n.Name, Created: n.CreationTimestamp.Time}
-	for _, text := range n.Spec.PodCIDRs {
-		if p, err := netip.ParsePrefix(text); err == nil {
-			out.Ranges = append(out.Ranges, p.Masked())
-		}
-	}
+	out := Node{Name: n.Name, Created: n.CreationTimestamp.Time, Ranges: vocabulary.Ranges(n)}
 	for _, a := range n.Status.Addresses {
 		if ip, err := netip.ParseAddr(a.Address); err == nil && a.Type == v1.NodeInternalIP {
 			out.Addresses = append(out.Addresses, ip.Unmap())

@@ -9,17 +9,23 @@ import (
 	"wherry.dev/internal/netns"
 )
 
-// TestElements writes elements of all kinds in use, and finds them again.
-func TestElements(t *testing.T) {
+// namespace returns the path of a network namespace that the test has for itself.
+func namespace(t *testing.T) string {
+	t.Helper()
 	dir := filepath.Join(t.TempDir(), "ns")
 	if err := netns.Create(dir, []netns.Kind{netns.Net}, nil); err != nil {
 		t.Skip("needs root: ", err)
 	}
-	defer func() {
+	t.Cleanup(func() {
 		if err := netns.Remove(dir); err != nil {
 			t.Error(err)
 		}
-	}()
+	})
+	return netns.Path(dir, netns.Net)
+}
+
+// TestElements writes elements of all kinds in use, and finds them again.
+func TestElements(t *testing.T) {
 	err := netns.Do(func() error {
 		if es, err := Elements(t.Context(), "inet", "t"); err != nil || es != nil {
 			t.Errorf("of no table: %v, %v", es, err)
@@ -65,7 +71,7 @@ add element inet t plain { 10.0.0.1 comment "c" }
 			return err
 		}
 		return DeleteTable(t.Context(), "inet", "t")
-	}, netns.Path(dir, netns.Net))
+	}, namespace(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,15 +92,6 @@ func FuzzParseElements(f *testing.F) {
 }
 
 func TestWhatDropsForwardedPackets(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "ns")
-	if err := netns.Create(dir, []netns.Kind{netns.Net}, nil); err != nil {
-		t.Skip("needs root: ", err)
-	}
-	defer func() {
-		if err := netns.Remove(dir); err != nil {
-			t.Error(err)
-		}
-	}()
 	err := netns.Do(func() error {
 		if got, err := Dropping(t.Context()); err != nil || got != nil {
 			t.Errorf("without a firewall: %v, %v", got, err)
@@ -116,7 +113,7 @@ chain forward { type filter hook forward priority filter; policy accept; }
 			t.Errorf("%v", got)
 		}
 		return err
-	}, netns.Path(dir, netns.Net))
+	}, namespace(t))
 	if err != nil {
 		t.Error(err)
 	}

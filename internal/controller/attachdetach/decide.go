@@ -9,6 +9,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+
+	"wherry.dev/internal/api/nodes"
 )
 
 // facts are what decides about a volume.
@@ -185,7 +187,7 @@ func (f *facts) release(at *place, p *plan) {
 	switch {
 	case at.state != nil && lostForGood(at.state):
 		p.steps = append(p.steps, step{detach, at, outOfService})
-	case at.state != nil && ready(at.state), f.options.NoForceDetach: // until the node says so
+	case at.state != nil && nodes.IsReady(at.state), f.options.NoForceDetach: // until the node says so
 	case f.now.Before(due):
 		p.at(due)
 	default:
@@ -306,12 +308,6 @@ func told(n *v1.Node) bool {
 	return slices.ContainsFunc(n.Status.Conditions, func(c v1.NodeCondition) bool { return c.Type == v1.NodeReady })
 }
 
-func ready(n *v1.Node) bool {
-	return slices.ContainsFunc(n.Status.Conditions, func(c v1.NodeCondition) bool {
-		return c.Type == v1.NodeReady && c.Status == v1.ConditionTrue
-	})
-}
-
 // lostForGood reports whether somebody has said that nothing runs on the node any more (KEP-2268).
 func lostForGood(n *v1.Node) bool {
 	return slices.ContainsFunc(n.Spec.Taints, func(t v1.Taint) bool { return t.Key == v1.TaintNodeOutOfService })
@@ -326,7 +322,7 @@ func (f *facts) safe(n *v1.Node, force string) bool {
 	case n == nil:
 		return force != ""
 	case force == timedOut:
-		return !ready(n)
+		return !nodes.IsReady(n)
 	}
 	return force == outOfService && lostForGood(n)
 }

@@ -11,6 +11,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"wherry.dev/internal/api/attachments"
+	"wherry.dev/internal/api/nodes"
 	"wherry.dev/internal/controller"
 	"wherry.dev/internal/controller/claimusers"
 )
@@ -202,5 +203,5 @@ func managed(n *v1.Node) bool {
 
 // sameToAll reports whether nothing has changed about a node that matters to all its volumes.
 func sameToAll(a, b *v1.Node) bool {
-	return a.UID == b.UID && managed(a) == managed(b) && told(a) == told(b) && ready(a) == ready(b) && lostForGood(a) == lostForGood(b)
+	return a.UID == b.UID && managed(a) == managed(b) && told(a) == told(b) && nodes.IsReady(a) == nodes.IsReady(b) && lostForGood(a) == lostForGood(b)
 }

@@ -28,6 +28,7 @@ import (
 	listers "k8s.io/client-go/listers/certificates/v1"
 	"k8s.io/klog/v2"
 
+	"wherry.dev/internal/api/nodes"
 	"wherry.dev/internal/controller"
 )
 
@@ -79,7 +80,7 @@ func (c *Controller) await(name string) {
 func (c *Controller) nodeChanged(old, obj any) {
 	a, _ := old.(*corev1.Node)
 	b, _ := obj.(*corev1.Node)
-	if a != nil && b != nil && isReady(a) == isReady(b) && slices.Equal(a.Status.Addresses, b.Status.Addresses) {
+	if a != nil && b != nil && nodes.IsReady(a) == nodes.IsReady(b) && slices.Equal(a.Status.Addresses, b.Status.Addresses) {
 		return
 	}
 	c.mu.Lock()

@@ -18,6 +18,8 @@ import (
 	corelisters "k8s.io/client-go/listers/core/v1"
 	discoverylisters "k8s.io/client-go/listers/discovery/v1"
 	"k8s.io/klog/v2"
+
+	"wherry.dev/internal/api/nodes"
 )
 
 // Kubelets is what approval has to know of the cluster, in order to approve serving certificates of kubelets, and to give
@@ -42,13 +44,7 @@ func (k *Kubelets) alive(name string) (bool, error) {
 	if apierrors.IsNotFound(err) {
 		return false, nil
 	}
-	return err == nil && isReady(n), err
-}
-
-func isReady(n *corev1.Node) bool {
-	return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
-		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
-	})
+	return err == nil && nodes.IsReady(n), err
 }
 
 // checkServing returns nil if a kubelet may have the serving certificate that it asks for: it has to be for names and

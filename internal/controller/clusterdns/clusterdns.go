@@ -27,6 +27,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"wherry.dev/internal/api/cluster"
+	"wherry.dev/internal/api/nodes"
 	"wherry.dev/internal/controller"
 )
 
@@ -198,16 +199,11 @@ func answers(n *v1.Node) (at netip.AddrPort, ready bool) {
 	if err != nil {
 		return netip.AddrPort{}, false
 	}
-	own := slices.ContainsFunc(n.Spec.PodCIDRs, func(text string) bool {
-		p, err := netip.ParsePrefix(text)
-		return err == nil && p.Contains(at.Addr())
-	}) || slices.ContainsFunc(n.Status.Addresses, func(a v1.NodeAddress) bool { return a.Type == v1.NodeInternalIP && a.Address == at.Addr().String() })
+	own := slices.ContainsFunc(nodes.Ranges(n), func(p netip.Prefix) bool { return p.Contains(at.Addr()) }) || slices.ContainsFunc(n.Status.Addresses, func(a v1.NodeAddress) bool { return a.Type == v1.NodeInternalIP && a.Address == at.Addr().String() })
 	if !own {
 		return netip.AddrPort{}, false
 	}
-	return at, slices.ContainsFunc(n.Status.Conditions, func(c v1.NodeCondition) bool {
-		return c.Type == v1.NodeReady && c.Status == v1.ConditionTrue
-	})
+	return at, nodes.IsReady(n)
 }
 
 // removeOthers removes our slices of nodes that do not answer any more. Those of other servers' own nodes stay as long as

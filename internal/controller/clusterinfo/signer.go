@@ -65,7 +65,7 @@ func NewSigner(client, reader clientset.Interface, cfg Config) (*Signer, error) 
 func (c *Signer) Run(ctx context.Context) error {
 	c.loop.Add(cluster.InfoName)
 	c.loop.Add(cluster.FactsName)
-	return runWith(ctx, c.loop, append(c.maps, c.secrets)...)
+	return c.loop.RunWith(ctx, append(c.maps, c.secrets)...)
 }
 
 func (c *Signer) reconcile(ctx context.Context, name string) error {

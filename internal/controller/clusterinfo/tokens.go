@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -74,18 +73,7 @@ func tokens(reader clientset.Interface) cache.SharedIndexInformer {
 }
 
 // Run deletes tokens until ctx ends.
-func (c *Cleaner) Run(ctx context.Context) error { return runWith(ctx, c.loop, c.secrets) }
-
-// runWith runs a loop with informers of its own.
-func runWith(ctx context.Context, loop *controller.Loop, own ...cache.SharedIndexInformer) error {
-	var g sync.WaitGroup
-	for _, i := range own {
-		g.Go(func() { i.RunWithContext(ctx) })
-	}
-	err := loop.Run(ctx)
-	g.Wait()
-	return err
-}
+func (c *Cleaner) Run(ctx context.Context) error { return c.loop.RunWith(ctx, c.secrets) }
 
 // longest is how long the controller sleeps at most: somebody may set the clock.
 const longest = time.Minute

@@ -27,6 +27,7 @@ import (
 	endpointsliceutil "k8s.io/endpointslice/util"
 	"k8s.io/klog/v2"
 
+	"wherry.dev/internal/api/nodes"
 	apipods "wherry.dev/internal/api/pods"
 	"wherry.dev/internal/controller"
 	"wherry.dev/internal/controller/backing"
@@ -128,15 +129,9 @@ func (c *Controller) sliceChanged(old, obj any) {
 func (c *Controller) nodeChanged(old, obj any) {
 	was, _ := old.(*v1.Node)
 	node, _ := obj.(*v1.Node)
-	if was == nil || node == nil || ready(was) != ready(node) || was.Labels[v1.LabelTopologyZone] != node.Labels[v1.LabelTopologyZone] {
+	if was == nil || node == nil || nodes.IsReady(was) != nodes.IsReady(node) || was.Labels[v1.LabelTopologyZone] != node.Labels[v1.LabelTopologyZone] {
 		c.loop.Add(topologyKey)
 	}
-}
-
-func ready(n *v1.Node) bool {
-	return slices.ContainsFunc(n.Status.Conditions, func(c v1.NodeCondition) bool {
-		return c.Type == v1.NodeReady && c.Status == v1.ConditionTrue
-	})
 }
 
 func (c *Controller) reconcile(ctx context.Context, key string) error {

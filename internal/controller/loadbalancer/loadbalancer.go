@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 
+	"wherry.dev/internal/api/nodes"
 	"wherry.dev/internal/controller"
 	"wherry.dev/internal/controller/written"
 )
@@ -78,10 +79,7 @@ func (c *Controller) nodeChanged(old, obj any) {
 // addressesOf returns a node's addresses for load balancers; none if it is not ready, or excluded.
 func addressesOf(n *v1.Node) (out []netip.Addr) {
 	_, excluded := n.Labels[v1.LabelNodeExcludeBalancers]
-	ready := slices.ContainsFunc(n.Status.Conditions, func(c v1.NodeCondition) bool {
-		return c.Type == v1.NodeReady && c.Status == v1.ConditionTrue
-	})
-	if excluded || !ready || n.DeletionTimestamp != nil {
+	if excluded || !nodes.IsReady(n) || n.DeletionTimestamp != nil {
 		return nil
 	}
 	for _, kind := range []v1.NodeAddressType{v1.NodeExternalIP, v1.NodeInternalIP} {

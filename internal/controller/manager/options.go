@@ -4,12 +4,11 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"net/netip"
-	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
 
+	"wherry.dev/internal/api/cluster"
 	"wherry.dev/internal/controller/attachdetach"
 	"wherry.dev/internal/controller/certificates"
 	"wherry.dev/internal/controller/horizontalpodautoscaler"
@@ -51,10 +50,10 @@ func (r *NodeRanges) options() (o nodeipam.Options, err error) {
 	if r.Cluster == "" {
 		return o, errors.New("--allocate-node-cidrs needs --cluster-cidr, the cluster's network of pods")
 	}
-	if o.Networks, err = prefixes("cluster-cidr", r.Cluster); err != nil {
+	if o.Networks, err = cluster.ParseNetworks("--cluster-cidr", r.Cluster); err != nil {
 		return o, err
 	}
-	if o.Reserved, err = prefixes("service-cluster-ip-range", r.Services); err != nil {
+	if o.Reserved, err = cluster.ParseNetworks("--service-cluster-ip-range", r.Services); err != nil {
 		return o, err
 	}
 	if len(o.Networks) > 1 && r.Bits != 0 {
@@ -62,20 +61,6 @@ func (r *NodeRanges) options() (o nodeipam.Options, err error) {
 	}
 	o.Bits4, o.Bits6 = cmp.Or(r.Bits4, r.Bits, nodeipam.Bits4), cmp.Or(r.Bits6, r.Bits, nodeipam.Bits6)
 	return o, o.Validate()
-}
-
-func prefixes(flag, list string) (out []netip.Prefix, err error) {
-	if list == "" {
-		return nil, nil
-	}
-	for text := range strings.SplitSeq(list, ",") {
-		p, err := netip.ParsePrefix(text)
-		if err != nil {
-			return nil, fmt.Errorf("--%s %q is not a network such as 10.244.0.0/16", flag, text)
-		}
-		out = append(out, p.Masked())
-	}
-	return out, nil
 }
 
 // DefaultOptions returns upstream's defaults.

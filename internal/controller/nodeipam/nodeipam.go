@@ -25,6 +25,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2"
 
+	"wherry.dev/internal/api/nodes"
 	"wherry.dev/internal/controller"
 )
 
@@ -121,21 +122,11 @@ func (c *Controller) changed(old, obj any) {
 		}
 		return
 	}
-	if ranges := rangesOf(n); len(ranges) > 0 {
+	if ranges := nodes.Ranges(n); len(ranges) > 0 {
 		c.hold(n, ranges)
 		return
 	}
 	c.loop.Add(n.Name)
-}
-
-// rangesOf returns what a node has.
-func rangesOf(n *v1.Node) (out []netip.Prefix) {
-	for _, text := range n.Spec.PodCIDRs {
-		if p, err := netip.ParsePrefix(text); err == nil {
-			out = append(out, p.Masked())
-		}
-	}
-	return out
 }
 
 // hold notes that a node has ranges.
@@ -275,7 +266,7 @@ func (c *Controller) write(ctx context.Context, n *v1.Node, ranges []netip.Prefi
 	if apierrors.IsInvalid(err) {
 		// Somebody else gave it a range in the meantime. What it has now comes with the next event.
 		if now, gerr := c.client.CoreV1().Nodes().Get(ctx, n.Name, metav1.GetOptions{}); gerr == nil && len(now.Spec.PodCIDRs) > 0 {
-			c.hold(now, rangesOf(now))
+			c.hold(now, nodes.Ranges(now))
 			return nil
 		}
 	}

@@ -3,12 +3,8 @@ package nodelifecycle
 import (
 	"sync/atomic"
 
-	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/labels"
-	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/component-base/metrics"
 	"k8s.io/component-base/metrics/legacyregistry"
-	"k8s.io/component-helpers/node/topology"
 )
 
 func zoneGauge(name, help string) *metrics.Desc {
@@ -37,12 +33,12 @@ func init() {
 	legacyregistry.CustomMustRegister(&zones)
 }
 
-// zones counts the nodes of the controller that was made last: a process has one.
+// zones tells what the controller that was made last knows of zones: a process has one.
 var zones zoneCollector
 
 type zoneCollector struct {
 	metrics.BaseStableCollector
-	nodes atomic.Pointer[corelisters.NodeLister]
+	of atomic.Pointer[disruption]
 }
 
 // DescribeWithStability implements metrics.StableCollector.
@@ -54,25 +50,15 @@ func (c *zoneCollector) DescribeWithStability(ch chan<- *metrics.Desc) {
 
 // CollectWithStability implements metrics.StableCollector.
 func (c *zoneCollector) CollectWithStability(ch chan<- metrics.Metric) {
-	lister := c.nodes.Load()
-	if lister == nil {
+	d := c.of.Load()
+	if d == nil {
 		return
 	}
-	all, err := (*lister).List(labels.Everything())
-	if err != nil {
-		return // an index in memory does not fail
-	}
-	size, bad := map[string]int{}, map[string]int{}
-	for _, n := range all {
-		zone := topology.GetZoneKey(n)
-		size[zone]++
-		if ready(n).Status != v1.ConditionTrue {
-			bad[zone]++
-		}
-	}
-	for zone, n := range size {
-		ch <- metrics.NewLazyConstMetric(zoneSize, metrics.GaugeValue, float64(n), zone)
-		ch <- metrics.NewLazyConstMetric(zoneHealth, metrics.GaugeValue, 100*float64(n-bad[zone])/float64(n), zone)
-		ch <- metrics.NewLazyConstMetric(unhealthy, metrics.GaugeValue, float64(bad[zone]), zone)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for name, z := range d.zones {
+		ch <- metrics.NewLazyConstMetric(zoneSize, metrics.GaugeValue, float64(z.nodes), name)
+		ch <- metrics.NewLazyConstMetric(zoneHealth, metrics.GaugeValue, 100*float64(z.nodes-z.bad)/float64(z.nodes), name)
+		ch <- metrics.NewLazyConstMetric(unhealthy, metrics.GaugeValue, float64(z.bad), name)
 	}
 }

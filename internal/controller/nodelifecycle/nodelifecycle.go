@@ -69,8 +69,7 @@ type Controller struct {
 func New(client clientset.Interface, f informers.SharedInformerFactory, o Options) (*Controller, error) {
 	nodes, pods := f.Core().V1().Nodes(), f.Core().V1().Pods()
 	c := &Controller{client: client, nodes: nodes.Lister(), pods: pods.Lister(), grace: o, zones: newDisruption(o), seen: map[string]time.Time{}}
-	lister := c.nodes
-	zones.nodes.Store(&lister)
+	zones.of.Store(c.zones)
 	c.loop = controller.NewLoop("node_lifecycle_controller", c.reconcile)
 	if err := c.loop.Watch(nodes.Informer(), c.nodeChanged); err != nil {
 		return nil, err

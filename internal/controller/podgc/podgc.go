@@ -20,6 +20,7 @@ import (
 	clientset "k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
 
+	"wherry.dev/internal/api/nodes"
 	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/controller"
 )
@@ -113,9 +114,8 @@ func (c *Controller) nobodyEnds(p *v1.Pod) bool {
 
 // outOfService reports whether a node is not ready, and somebody has said that nothing runs there any more (KEP-2268).
 func outOfService(n *v1.Node) bool {
-	ready := func(c v1.NodeCondition) bool { return c.Type == v1.NodeReady && c.Status == v1.ConditionTrue }
 	taint := func(t v1.Taint) bool { return t.Key == v1.TaintNodeOutOfService }
-	return !slices.ContainsFunc(n.Status.Conditions, ready) && slices.ContainsFunc(n.Spec.Taints, taint)
+	return !nodes.IsReady(n) && slices.ContainsFunc(n.Spec.Taints, taint)
 }
 
 // oneOf returns the first of two errors, if it is one. A pod that cannot be removed is in nobody's way.

@@ -64,16 +64,7 @@ func New(client, reader clientset.Interface, f informers.SharedInformerFactory, 
 }
 
 // Run maintains the config maps until ctx ends.
-func (c *Controller) Run(ctx context.Context) error {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		c.maps.RunWithContext(ctx)
-	}()
-	err := c.loop.Run(ctx)
-	<-done
-	return err
-}
+func (c *Controller) Run(ctx context.Context) error { return c.loop.RunWith(ctx, c.maps) }
 
 func (c *Controller) reconcile(ctx context.Context, namespace string) (err error) {
 	defer func(began time.Time) { count(began, err) }(time.Now())
