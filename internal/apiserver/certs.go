@@ -29,6 +29,7 @@ type credentials struct {
 	serviceAccountKey                    crypto.Signer
 	serviceAccountKeys                   []crypto.PublicKey // for checking tokens
 	kubeletCert, kubeletKey, kubeletRoot string
+	peerCA, peerCert, peerKey            string // files; empty if there are no other servers
 }
 
 // loadCredentials reads the files of cfg, and creates those that cfg does not name and that do not
@@ -59,6 +60,9 @@ func loadCredentials(cfg *Config, now time.Time) (*credentials, error) {
 		return nil, err
 	}
 	if err := c.loadKubelet(cfg, now); err != nil {
+		return nil, err
+	}
+	if err := c.loadPeer(cfg, now); err != nil {
 		return nil, err
 	}
 	key := filepath.Join(cfg.CertDir, "sa.key")

@@ -45,6 +45,10 @@ type Config struct {
 	// ServingNames are additional names and addresses in the serving certificate.
 	ServingNames []string
 
+	// PeerName and PeerAddress (host:port, with an address of its own) are how the embedded etcds of other servers know and
+	// reach this one's, once there are others (WillHaveMembers). Waiting is told whom a start waits for; it may be nil.
+	PeerName, PeerAddress string
+	Waiting               func(string)
 	// EtcdServers are the URLs of an external etcd; if empty, etcd is embedded.
 	EtcdServers                           []string
 	EtcdCertFile, EtcdKeyFile, EtcdCAFile string

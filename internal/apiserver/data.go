@@ -19,7 +19,7 @@ func DataIn(dataDir string) string { return storage.MemberDir((&Config{DataDir: 
 // before the data is opened, which would create it.
 func (c *Config) LostData() string {
 	pki := filepath.Join(c.DataDir, "pki")
-	if len(c.EtcdServers) > 0 || c.CertDir != "" && c.CertDir != pki {
+	if len(c.EtcdServers) > 0 || storage.HasMembers(c.etcdDir()) || c.CertDir != "" && c.CertDir != pki {
 		return ""
 	}
 	if _, err := os.Stat(filepath.Join(pki, "sa.key")); err != nil {

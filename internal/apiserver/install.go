@@ -71,7 +71,7 @@ func (s *Server) install() (*chain, error) {
 	c := &chain{generic: generic}
 	end := genericapiserver.NewEmptyDelegateWithCustomHandler(notfoundhandler.New(s.kinds.Codecs, genericfilters.NoMuxAndDiscoveryIncompleteKey))
 	c.extensions, err = extensions.New(extensions.Config{
-		Generic: generic, Backend: s.backend, Services: s.urls, Alone: len(s.cfg.EtcdServers) == 0,
+		Generic: generic, Backend: s.backend, Services: s.urls, Alone: s.cfg.alone(),
 		Credentials: webhook.NewDefaultAuthenticationInfoResolverWrapper(nil, nil, generic.LoopbackClientConfig, nil),
 	}, end)
 	if err != nil {

@@ -163,6 +163,7 @@ func (s *Server) authConfig() auth.Config {
 func (s *Server) storageConfig() storage.Config {
 	return storage.Config{
 		Dir:                s.cfg.etcdDir(),
+		Peers:              s.peers(),
 		Servers:            s.cfg.EtcdServers,
 		CertFile:           s.cfg.EtcdCertFile,
 		KeyFile:            s.cfg.EtcdKeyFile,

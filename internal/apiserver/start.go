@@ -4,12 +4,15 @@ import (
 	"context"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
 
 	"wherry.dev/internal/apiserver/bootstrap"
 	"wherry.dev/internal/apiserver/registry"
@@ -58,12 +61,15 @@ func (s *Server) startingObjects(client kubernetes.Interface, shared informers.S
 	cfg := bootstrap.Config{
 		Client: client, Store: s.store, Lookup: s.lookup, Services: s.services,
 		ServiceCIDRs: s.cfg.ServiceCIDRs, ServiceIP: first,
-		Address: s.cfg.AdvertiseAddress, Port: s.cfg.SecurePort, Alone: len(s.cfg.EtcdServers) == 0,
+		Address: s.cfg.AdvertiseAddress, Port: s.cfg.SecurePort, Alone: s.cfg.alone(),
 		ClientCA: s.creds.clientCA, RequestHeader: s.creds.requestHeader,
 		PriorityClasses: s.serves(schedulingv1.SchemeGroupVersion, "priorityclasses"),
 		NodesJoin:       s.cfg.NodesJoin,
 		LocalStorage:    s.cfg.LocalStorage && s.serves(storagev1.SchemeGroupVersion, "storageclasses", "csidrivers"),
 		GiveUp:          s.backend.RestartDue(),
+	}
+	if !cfg.Alone {
+		cfg.Present = s.keepPresent
 	}
 	if s.cfg.PriorityAndFairness {
 		cfg.Flow = bootstrap.NewFlow(client, shared)
@@ -77,6 +83,16 @@ func (s *Server) startingObjects(client kubernetes.Interface, shared informers.S
 		}
 	}
 	return bootstrap.New(cfg), nil
+}
+
+// keepPresent says in the data that the server at an address is there, in upstream's form.
+func (s *Server) keepPresent(ctx context.Context, address string, changed func([]string)) error {
+	subset := corev1.EndpointSubset{Addresses: []corev1.EndpointAddress{{IP: address}}}
+	value, err := runtime.Encode(scheme.Codecs.LegacyCodec(corev1.SchemeGroupVersion), &corev1.Endpoints{Subsets: []corev1.EndpointSubset{subset}})
+	if err != nil {
+		return err
+	}
+	return s.backend.KeepPresent(ctx, address, value, changed)
 }
 
 // start makes the objects that every cluster starts with, once authorization knows what is stored, closes ready,

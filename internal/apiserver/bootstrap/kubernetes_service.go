@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/client-go/util/retry"
+	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
 	"wherry.dev/internal/apiserver/registry"
@@ -48,8 +49,8 @@ func (o *Objects) repairClaims(ctx context.Context) error {
 }
 
 // ensureService keeps default/kubernetes at the first address of the range, leading to this
-// server's advertised address. With an external etcd, other servers' addresses stay in the
-// endpoints; a server removes its own when it stops.
+// server's advertised address, and to those of other servers that are there. A server removes its own
+// when it stops, and the others do when it has died.
 func (o *Objects) ensureService(ctx context.Context) error {
 	ip := o.cfg.ServiceIP.String()
 	api := o.cfg.Client.CoreV1().Services(metav1.NamespaceDefault)
@@ -141,14 +142,29 @@ func (o *Objects) publish(ctx context.Context, present bool) error {
 // publishBackoff lasts as long as some servers that come and go at once need.
 var publishBackoff = wait.Backoff{Duration: 5 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 10, Cap: time.Second}
 
-// addresses returns what is to be published, given the addresses that are. Those of other servers stay, if
-// there can be any: with an embedded etcd there are none, and what was published with another port was written
-// before the configuration changed.
+// keepPresent publishes the addresses of the servers that are there, until ctx ends.
+func (o *Objects) keepPresent(ctx context.Context) error {
+	return o.cfg.Present(ctx, o.cfg.Address.String(), func(addresses []string) {
+		o.present.Store(&addresses)
+		err := o.insist(ctx, func() error { return o.publish(ctx, true) })
+		if err != nil && ctx.Err() == nil {
+			klog.FromContext(ctx).Error(err, "Cannot publish the addresses of the servers", "addresses", addresses)
+		}
+	})
+}
+
+// addresses returns what is to be published, given the addresses that are: those of the servers that are there. As
+// long as that is not known, those of others stay. A server that is alone has no others, and what was published with
+// another port was written before the configuration changed.
 func (o *Objects) addresses(published []string, ports []int32, present bool) []string {
 	own := o.cfg.Address.String()
 	var out []string
 	if !o.cfg.Alone && !slices.ContainsFunc(ports, func(p int32) bool { return p != int32(o.cfg.Port) }) {
-		out = slices.DeleteFunc(slices.Clone(published), func(a string) bool { return a == own })
+		others := published
+		if known := o.present.Load(); known != nil {
+			others = *known
+		}
+		out = slices.DeleteFunc(slices.Clone(others), func(a string) bool { return a == own })
 	}
 	if present {
 		out = append(out, own)

@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -46,6 +47,9 @@ type Config struct {
 	Port    int
 	// Alone means that no other server can be using the same data.
 	Alone bool
+	// Present says, until its context ends, that the server of an address is there, and tells the addresses of all that are,
+	// whenever they change; nil if Alone.
+	Present func(ctx context.Context, address string, changed func(addresses []string)) error
 
 	// ClientCA, in PEM, and RequestHeader are what this server trusts.
 	ClientCA      []byte
@@ -71,10 +75,13 @@ type Config struct {
 type Reached func(ctx context.Context, version uint64) error
 
 // Objects are what every cluster starts with. Create them with New.
-type Objects struct{ cfg Config }
+type Objects struct {
+	cfg     Config
+	present atomic.Pointer[[]string] // the addresses of all servers that are there; nil if that is not known
+}
 
 // New returns the objects as cfg wants them. It writes nothing.
-func New(cfg Config) *Objects { return &Objects{cfg} }
+func New(cfg Config) *Objects { return &Objects{cfg: cfg} }
 
 // Make creates the objects that are missing, and corrects others. It repeats what fails for a reason that
 // passes, and returns nil when ctx ends before it is done.
@@ -110,6 +117,9 @@ func (o *Objects) Keep(ctx context.Context) error {
 	keepers := []func(context.Context) error{o.keepTrust, o.keepServiceCIDR, o.keepService, o.repairServices}
 	if o.cfg.Flow != nil {
 		keepers = append(keepers, o.cfg.Flow.keep)
+	}
+	if o.cfg.Present != nil {
+		keepers = append(keepers, o.keepPresent)
 	}
 	g, gctx := errgroup.WithContext(ctx)
 	for _, keep := range keepers {

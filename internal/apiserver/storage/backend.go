@@ -32,6 +32,8 @@ const prefix = "/registry"
 type Config struct {
 	// Dir holds the embedded etcd's data; used when Servers is empty.
 	Dir string
+	// Peers is how the embedded etcd reaches those of other servers, if there are any.
+	Peers *Peers
 	// Servers are the client URLs of an external cluster.
 	Servers                   []string
 	CertFile, KeyFile, CAFile string
@@ -68,7 +70,7 @@ func Open(ctx context.Context, cfg Config) (*Backend, error) {
 		return nil, err
 	}
 	if len(cfg.Servers) == 0 {
-		b.embedded, err = openEmbedded(ctx, cfg.Dir)
+		b.embedded, err = openEmbedded(ctx, cfg.Dir, cfg.Peers)
 		if err == nil {
 			b.client = &kubernetes.Client{Client: b.embedded.client}
 		}

@@ -10,6 +10,7 @@ package storage
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"expvar"
 	"fmt"
@@ -60,13 +61,15 @@ type embedded struct {
 	gate   *gate
 	end    *fatality
 	door   *door
+	// assembly is of an etcd that has other members; nil if it is alone.
+	assembly *assembly
 
 	renewed int64 // the revision of the last renewal; the gate lets only one in at a time
 }
 
 // openEmbedded opens (or creates) the etcd data below dir. If the folder is unreadable, corrupt or
 // in use by another process, the error names it.
-func openEmbedded(ctx context.Context, dir string) (*embedded, error) {
+func openEmbedded(ctx context.Context, dir string, peers *Peers) (*embedded, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("etcd data: %w", err)
 	}
@@ -75,13 +78,16 @@ func openEmbedded(ctx context.Context, dir string) (*embedded, error) {
 		return nil, err
 	}
 	end := newFatality(ctx)
-	etcd, err := startEtcd(ctx, dir, end)
+	etcd, assembly, err := startEtcd(ctx, dir, peers, end)
 	if err != nil {
 		return nil, errors.Join(cannotOpen(dir, err), lock.Close())
 	}
+	if assembly != nil {
+		go assembly.watch()
+	}
 	door := newDoor(end)
 	client := newClient(ctx, etcd.Server, door)
-	e := &embedded{etcd: etcd, lock: lock, client: client, own: client.KV, space: newSpace(MemberDir(dir)), end: end, door: door}
+	e := &embedded{etcd: etcd, lock: lock, client: client, own: client.KV, space: newSpace(MemberDir(dir)), end: end, door: door, assembly: assembly}
 	e.gate, e.space.log.kept = e.newGate(), e.keepsLog
 	if err := e.space.log.dropBroken(); err != nil {
 		klog.FromContext(ctx).Error(err, "Cannot remove the leftovers of an interrupted write by etcd")
@@ -105,6 +111,12 @@ var ErrNoRoom = errors.New("its disk is full")
 // advise to give up data that only need room, or that were not opened because the start was
 // cancelled.
 func cannotOpen(dir string, err error) error {
+	if errors.Is(err, ErrRemoved) || errors.Is(err, ErrLost) {
+		return err
+	}
+	if errors.Is(err, unix.EADDRINUSE) || errors.Is(err, unix.EADDRNOTAVAIL) {
+		return fmt.Errorf("etcd cannot listen for the other servers: %w", err)
+	}
 	if errors.Is(err, context.Canceled) {
 		return fmt.Errorf("stopped while opening the etcd data in %s: %w", dir, err)
 	}
@@ -118,13 +130,19 @@ func cannotOpen(dir string, err error) error {
 // fails meanwhile, cannot be waited for: its goroutines block each other, and stay until the
 // process ends.
 func (e *embedded) close() error {
+	if e.assembly != nil {
+		e.assembly.closing.Store(true)
+	}
 	e.door.close()
 	err := e.client.Close() // ends watches
 	if errors.Is(err, context.Canceled) {
 		err = nil // what Close of a client without connections answers
 	}
 	e.door.await(e.end)
-	if e.end.err() == nil {
+	switch reason := e.end.err(); {
+	case errors.Is(reason, ErrRemoved): // it has stopped in good order
+		e.etcd.Close()
+	case reason == nil:
 		closed := make(chan struct{})
 		go func() {
 			defer close(closed)
@@ -195,21 +213,42 @@ func lockDir(dir string) (*os.File, error) {
 // server that was started last.
 var starting sync.Mutex
 
-// startEtcd starts the server and waits until it leads. It returns an error for damage on which
-// etcd would panic or exit.
-func startEtcd(ctx context.Context, dir string, end *fatality) (*embed.Etcd, error) {
+// startEtcd starts the server and waits until it leads or, if it has other members, until one of them does and this one votes.
+// It returns an error for damage on which etcd would panic or exit.
+func startEtcd(ctx context.Context, dir string, peers *Peers, end *fatality) (*embed.Etcd, *assembly, error) {
+	etcd, others, err := launch(ctx, dir, peers, end)
+	if err != nil || !others {
+		return etcd, nil, err
+	}
+	a, err := newAssembly(etcd.Server, peers, end)
+	if err == nil {
+		err = a.start(ctx)
+	}
+	if err != nil {
+		etcd.Close()
+		return nil, nil, err
+	}
+	return etcd, a, nil
+}
+
+// launch starts the server. If it has no other members, or none of those that it may have is there yet, it leads when launch
+// returns.
+func launch(ctx context.Context, dir string, peers *Peers, end *fatality) (etcd *embed.Etcd, others bool, err error) {
 	starting.Lock()
 	defer starting.Unlock()
 	wal.SegmentSizeBytes = segmentBytes
 	cfg, err := etcdConfig(dir, end)
+	if err == nil {
+		others, err = withMembers(cfg, dir, peers)
+	}
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	if err := checkFiles(filepath.Join(cfg.Dir, "member")); err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	if err := newSpace(cfg.Dir).forStart(); err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	opened := make(chan *embed.Etcd, 1)
 	go func() { // after a fatality it ends without a result
@@ -226,21 +265,24 @@ func startEtcd(ctx context.Context, dir string, end *fatality) (*embed.Etcd, err
 		end.serves(etcd.Server)
 		opened <- etcd
 	}()
-	var etcd *embed.Etcd
 	select {
 	case etcd = <-opened:
 	case <-end.failed():
-		return nil, end.err()
+		return nil, others, end.err()
+	}
+	if others && len(etcd.Server.Cluster().Members()) != 1 {
+		return etcd, others, nil
 	}
 	if err := lead(ctx, etcd.Server, end); err != nil {
-		return nil, err
+		return nil, others, err
 	}
-	return etcd, nil
+	return etcd, others, nil
 }
 
 // MemberDir returns etcd's own data folder.
 func MemberDir(dir string) string { return filepath.Join(dir, "member-data") }
 
+// etcdConfig returns how the etcd below dir is started if it is alone.
 func etcdConfig(dir string, end *fatality) (*embed.Config, error) {
 	member, err := url.Parse(memberURL)
 	if err != nil {
@@ -254,6 +296,8 @@ func etcdConfig(dir string, end *fatality) (*embed.Config, error) {
 	cfg.ListenPeerUrls, cfg.ListenClientUrls = nil, nil
 	cfg.AdvertisePeerUrls, cfg.AdvertiseClientUrls = []url.URL{*member}, []url.URL{*member}
 	cfg.InitialCluster = cfg.InitialClusterFromName(memberName)
+	// Members of different clusters must not take each other for their own.
+	cfg.InitialClusterToken = rand.Text()
 	cfg.TickMs, cfg.ElectionMs = uint(heartbeat/time.Millisecond), uint(election/time.Millisecond)
 	cfg.SnapshotCount, cfg.SnapshotCatchUpEntries = snapshotEvery, catchUpEntries
 	// etcd's own quota would refuse even the deletions that make room, until somebody disarms its

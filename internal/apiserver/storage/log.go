@@ -21,7 +21,7 @@ func etcdLogger(end *fatality) *zap.Logger {
 	if end == nil {
 		return zap.New(klogCore{}, zap.WithFatalHook(zapcore.WriteThenPanic))
 	}
-	return zap.New(klogCore{}, zap.WithFatalHook(end), zap.WithPanicHook(end))
+	return zap.New(klogCore{end: end}, zap.WithFatalHook(end), zap.WithPanicHook(end))
 }
 
 // fatality handles the messages after which etcd cannot go on. From then on, nothing is
@@ -41,6 +41,7 @@ type fatality struct {
 	serving chan struct{}          // closed once the server has started
 	server  *etcdserver.EtcdServer // set before serving is closed
 	missed  atomic.Uint64          // the index of the last snapshot without room, or 0
+	removed atomic.Bool            // the other members have said that this one is none
 
 	ctx  context.Context // cancelled with the reason
 	stop context.CancelCauseFunc
@@ -135,14 +136,20 @@ var expected = map[string]bool{
 }
 
 // klogCore is a zap core that writes to klog.
-type klogCore struct{ fields []zapcore.Field }
+type klogCore struct {
+	fields []zapcore.Field
+	end    *fatality
+}
+
+// notMember is what etcd says when the other members do not know it any more.
+const notMember = "data-dir used by this member must be removed"
 
 func (klogCore) Enabled(level zapcore.Level) bool {
 	return level >= zapcore.WarnLevel || klog.V(4).Enabled()
 }
 
 func (c klogCore) With(fields []zapcore.Field) zapcore.Core {
-	return klogCore{fields: append(slices.Clip(c.fields), fields...)}
+	return klogCore{fields: append(slices.Clip(c.fields), fields...), end: c.end}
 }
 
 func (c klogCore) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
@@ -153,6 +160,9 @@ func (c klogCore) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zap
 }
 
 func (c klogCore) Write(entry zapcore.Entry, fields []zapcore.Field) error {
+	if entry.Message == notMember && c.end != nil {
+		c.end.removed.Store(true)
+	}
 	enc := zapcore.NewMapObjectEncoder()
 	for _, f := range append(slices.Clip(c.fields), fields...) {
 		f.AddTo(enc)

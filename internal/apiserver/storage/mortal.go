@@ -6,7 +6,13 @@ import (
 	"fmt"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
+
+// retryIn tells clients when to ask again.
+func retryIn(seconds int32) *metav1.StatusDetails {
+	return &metav1.StatusDetails{RetryAfterSeconds: seconds}
+}
 
 func unavailable(reason error) error {
 	return apierrors.NewServiceUnavailable(fmt.Sprintf("the cluster's data is unavailable: etcd has stopped: %v", reason))
@@ -31,6 +37,11 @@ func whileAlive(ctx context.Context, d *door, call func(context.Context) error) 
 // around is the around of the embedded server: writes go through the gate.
 func (e *embedded) around(ctx context.Context, size int, call func(context.Context) error) error {
 	return whileAlive(ctx, e.door, func(ctx context.Context) error {
+		if e.assembly != nil {
+			if err := e.assembly.awaitLeader(ctx); err != nil {
+				return err
+			}
+		}
 		if size == 0 {
 			return call(ctx)
 		}
