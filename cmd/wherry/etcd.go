@@ -16,16 +16,19 @@ import (
 func etcdCommand(d *dirs) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "etcd", Short: "Save, restore and look after the cluster's data",
-		Long: `The cluster's data are in an etcd inside the process of wherry up, without a listener:
-these commands do what etcdctl and etcdutl do for others. An external etcd
-(--etcd-servers) has its own tools; compact and defrag work with it, too.`,
+		Long: `The cluster's data are in an etcd inside the process of wherry up, without a listener for
+clients; those of several servers are members of one cluster. These commands do what etcdctl and
+etcdutl do for others. An external etcd (--etcd-servers) has its own tools; compact and defrag
+work with it, too.`,
 		Example: `  wherry etcd snapshot save /backup/today.db
   wherry etcd snapshot status /backup/today.db
   wherry down && wherry etcd snapshot restore /backup/today.db --replace && wherry up --detach`,
 	}
 	snapshot := &cobra.Command{Use: "snapshot", Short: "Save, check and restore snapshots of the cluster's data"}
 	snapshot.AddCommand(etcdSaveCommand(d), etcdRestoreCommand(d), etcdStatusCommand())
-	cmd.AddCommand(snapshot, etcdCompactCommand(d), etcdDefragCommand(d))
+	member := &cobra.Command{Use: "member", Short: "The etcds of the cluster's servers"}
+	member.AddCommand(etcdMembersCommand(d), etcdRemoveCommand(d))
+	cmd.AddCommand(snapshot, member, etcdCompactCommand(d), etcdDefragCommand(d))
 	return cmd
 }
 

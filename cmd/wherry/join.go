@@ -18,7 +18,8 @@ const envToken = "WHERRY_TOKEN"
 
 func joinCommand(d *dirs) *cobra.Command {
 	cfg := config.Default()
-	var file, token, tokenFile string
+	var file string
+	var token tokenFlags
 	var detach bool
 	cmd := &cobra.Command{
 		Use:   "join [URL]",
@@ -37,10 +38,8 @@ containers running; the next join on the same folders finds them and carries on.
 	}
 	cfg.AddJoinFlags(cmd.Flags())
 	cmd.Flags().StringVar(&file, "config", "", "config file (default "+config.DefaultConfigFile+", where it exists)")
-	cmd.Flags().StringVar(&token, "token", "", "token to join with, from 'wherry token create' (default $"+envToken+")")
-	cmd.Flags().StringVar(&tokenFile, "token-file", "", "file with the token")
+	token.add(cmd)
 	cmd.Flags().BoolVar(&detach, "detach", false, "keep running in the background; return when the node is Ready")
-	cmd.MarkFlagsMutuallyExclusive("token", "token-file")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := daemon.RequireRoot(); err != nil {
 			return err
@@ -51,23 +50,42 @@ containers running; the next join on the same folders finds them and carries on.
 		if err != nil {
 			return err
 		}
-		switch {
-		case tokenFile != "":
-			data, err := safepath.ReadFile(tokenFile, safepath.ConfigSize)
-			if err != nil {
-				return fmt.Errorf("--token-file: %w", err)
-			}
-			token = strings.TrimSpace(string(data))
-		case token == "":
-			token = os.Getenv(envToken)
+		token, err := token.read()
+		if err != nil {
+			return err
 		}
-		_ = os.Unsetenv(envToken) // our children must not inherit it
 		if detach {
 			return upDetached(cmd.Context(), cmd.ErrOrStderr(), full, token)
 		}
 		return upForeground(cmd.Context(), cmd.ErrOrStderr(), full, token)
 	}
 	return cmd
+}
+
+// tokenFlags say what somebody joins with.
+type tokenFlags struct{ token, file string }
+
+func (t *tokenFlags) add(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&t.token, "token", "", "token to join with, from 'wherry token create' (default $"+envToken+")")
+	cmd.Flags().StringVar(&t.file, "token-file", "", "file with the token")
+	cmd.MarkFlagsMutuallyExclusive("token", "token-file")
+}
+
+// read returns the token; "" if there is none.
+func (t *tokenFlags) read() (string, error) {
+	fromEnv := os.Getenv(envToken)
+	_ = os.Unsetenv(envToken) // our children must not inherit it
+	switch {
+	case t.file != "":
+		data, err := safepath.ReadFile(t.file, safepath.ConfigSize)
+		if err != nil {
+			return "", fmt.Errorf("--token-file: %w", err)
+		}
+		return strings.TrimSpace(string(data)), nil
+	case t.token != "":
+		return t.token, nil
+	}
+	return fromEnv, nil
 }
 
 // setServer says which server a node joins: the one that was named, or that of the configuration, or the one that it has

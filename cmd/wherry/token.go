@@ -26,12 +26,15 @@ import (
 
 	"wherry.dev/internal/api/cluster"
 	"wherry.dev/internal/config"
+	"wherry.dev/internal/daemon"
 )
 
 // Defaults of tokens, kubeadm's.
 const (
-	tokenTTL   = 24 * time.Hour
-	tokenGroup = "system:bootstrappers:kubeadm:default-node-token"
+	tokenTTL = 24 * time.Hour
+	// serverTokenTTL is shorter: whoever has such a token gets all keys of the cluster.
+	serverTokenTTL = time.Hour
+	tokenGroup     = "system:bootstrappers:kubeadm:default-node-token"
 )
 
 var tokenUsages = []string{"signing", "authentication"}
@@ -54,15 +57,16 @@ whoever joins with it cannot be led to another server.`,
 // tokens are those of one cluster.
 type tokens struct {
 	clientset.Interface
-	cfg *rest.Config
+	cfg     *rest.Config
+	dataDir string // of the server here
 }
 
 func openTokens(d *dirs, kubeconfig string) (*tokens, error) {
+	data, _, err := config.Dirs(d.data, d.run)
+	if err != nil {
+		return nil, err
+	}
 	if kubeconfig == "" {
-		data, _, err := config.Dirs(d.data, d.run)
-		if err != nil {
-			return nil, err
-		}
 		c := config.Config{DataDir: data}
 		kubeconfig = c.Kubeconfig()
 	}
@@ -75,7 +79,7 @@ func openTokens(d *dirs, kubeconfig string) (*tokens, error) {
 	}
 	cfg.WarningHandler = rest.NoWarnings{}
 	client, err := clientset.NewForConfig(cfg)
-	return &tokens{client, cfg}, err
+	return &tokens{client, cfg, data}, err
 }
 
 // hash returns by which authority the cluster is known.
@@ -95,19 +99,28 @@ func (t *tokens) hash() (string, error) {
 
 func tokenCreate(connect func() (*tokens, error)) *cobra.Command {
 	ttl, usages, groups, description := tokenTTL, slices.Clone(tokenUsages), []string{tokenGroup}, ""
+	var server bool
 	cmd := &cobra.Command{
 		Use:   "create",
 		Short: "Make a token, and print it",
 		Example: `  wherry token create
   wherry token create --ttl 10m --description "for the new rack"
-  wherry token create --ttl 0        # for ever; delete it when it has done its work`,
+  wherry token create --ttl 0        # for ever; delete it when it has done its work
+  wherry token create --server       # for another server, which gets the cluster's keys with it`,
 		Args: cobra.NoArgs,
 	}
 	cmd.Flags().DurationVar(&ttl, "ttl", ttl, "how long the token is good; 0 for ever")
 	cmd.Flags().StringSliceVar(&usages, "usages", usages, "what the token is for: signing, authentication")
 	cmd.Flags().StringSliceVar(&groups, "groups", groups, "groups of those who come with the token, besides system:bootstrappers")
 	cmd.Flags().StringVar(&description, "description", "", "what people should know of it")
+	cmd.Flags().BoolVar(&server, "server", false, "for another server of this cluster, which gets the cluster's keys with it; --ttl is 1h then, if not given")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if server {
+			groups = append(groups, cluster.ServersGroup)
+			if !cmd.Flags().Changed("ttl") {
+				ttl = serverTokenTTL
+			}
+		}
 		if err := checkTokenFlags(ttl, usages, groups); err != nil {
 			return err
 		}
@@ -115,11 +128,15 @@ func tokenCreate(connect func() (*tokens, error)) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		token, err := t.create(cmd.Context(), ttl, usages, groups, description)
+		token, err := t.create(cmd.Context(), ttl, usages, groups, description, server)
 		if err != nil {
 			return err
 		}
 		fmt.Fprintln(cmd.OutOrStdout(), token)
+		if server {
+			fmt.Fprintf(cmd.ErrOrStderr(), "wherry: on the new server: wherry up --join-server %s --token TOKEN --detach\n", t.server(cmd.Context()))
+			return nil
+		}
 		if slices.Contains(usages, "authentication") {
 			fmt.Fprintf(cmd.ErrOrStderr(), "wherry: on the new node: wherry join %s --token TOKEN --detach\n", t.server(cmd.Context()))
 		}
@@ -148,7 +165,7 @@ func checkTokenFlags(ttl time.Duration, usages, groups []string) error {
 	return nil
 }
 
-func (t *tokens) create(ctx context.Context, ttl time.Duration, usages, groups []string, description string) (cluster.Token, error) {
+func (t *tokens) create(ctx context.Context, ttl time.Duration, usages, groups []string, description string, server bool) (cluster.Token, error) {
 	hash, err := t.hash()
 	if err != nil {
 		return cluster.Token{}, err
@@ -158,6 +175,12 @@ func (t *tokens) create(ctx context.Context, ttl time.Duration, usages, groups [
 		return cluster.Token{}, err
 	}
 	id, secret, _ := strings.Cut(bearer, ".")
+	token := cluster.Token{ID: id, Secret: secret, CAHash: hash}
+	if server {
+		if token.Proof, err = daemon.ServerProof(t.dataDir, bearer); err != nil {
+			return cluster.Token{}, err
+		}
+	}
 	s := &v1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: bootstrap.BootstrapTokenSecretPrefix + id},
 		Type:       bootstrap.SecretTypeBootstrapToken,
@@ -178,7 +201,7 @@ func (t *tokens) create(ctx context.Context, ttl time.Duration, usages, groups [
 	if _, err := t.CoreV1().Secrets(s.Namespace).Create(ctx, s, metav1.CreateOptions{}); err != nil {
 		return cluster.Token{}, fmt.Errorf("create the token: %w", err)
 	}
-	return cluster.Token{ID: id, Secret: secret, CAHash: hash}, nil
+	return token, nil
 }
 
 // server returns the URL at which others reach the server: what it publishes itself, or else what the kubeconfig says.

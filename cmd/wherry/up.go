@@ -41,6 +41,7 @@ const (
 func upCommand(d *dirs) *cobra.Command {
 	cfg := config.Default()
 	var file string
+	var token tokenFlags
 	var detach bool
 	cmd := &cobra.Command{
 		Use:   "up",
@@ -49,15 +50,20 @@ func upCommand(d *dirs) *cobra.Command {
 as it is Ready. Stopping or killing it leaves the containers running; the next up on
 the same folders finds them and carries on. ` + "`wherry down`" + ` takes the pods down too.
 
+With --join-server it becomes another server of a cluster that is there, whose data all of them have
+then: three servers go on when one of them fails.
+
 Flags can also stand in ` + config.DefaultConfigFile + ` and in config.d/*.yaml beside it, under
 the same names.`,
 		Example: `  wherry up --detach
   wherry up --data-dir /srv/a --run-dir /run/a --node-name a --secure-port 7443 \
-    --kubelet-port 7250 --pod-cidr 10.250.0.0/24     # a second one beside the first`,
+    --kubelet-port 7250 --pod-cidr 10.250.0.0/24     # a second one beside the first
+  wherry up --join-server https://192.0.2.1:6443 --token TOKEN --detach     # another server`,
 		Args: cobra.NoArgs,
 	}
 	cfg.AddFlags(cmd.Flags())
 	cmd.Flags().StringVar(&file, "config", "", "config file (default "+config.DefaultConfigFile+", where it exists)")
+	token.add(cmd)
 	cmd.Flags().BoolVar(&detach, "detach", false, "keep running in the background; return when the node is Ready")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := daemon.RequireRoot(); err != nil {
@@ -72,10 +78,19 @@ the same names.`,
 		if err != nil {
 			return err
 		}
-		if detach {
-			return upDetached(cmd.Context(), cmd.ErrOrStderr(), full, "")
+		if full.JoinServer != "" {
+			if full.JoinServer, err = daemon.ServerURL(full.JoinServer); err != nil {
+				return fmt.Errorf("--join-server: %w", err)
+			}
 		}
-		return upForeground(cmd.Context(), cmd.ErrOrStderr(), full, "")
+		token, err := token.read()
+		if err != nil {
+			return err
+		}
+		if detach {
+			return upDetached(cmd.Context(), cmd.ErrOrStderr(), full, token)
+		}
+		return upForeground(cmd.Context(), cmd.ErrOrStderr(), full, token)
 	}
 	return cmd
 }

@@ -1,6 +1,7 @@
 package apiserver
 
 import (
+	"bytes"
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
@@ -154,6 +155,9 @@ func (w Welcome) Accept(dataDir, encryptionConfig string) error {
 	for name, data := range w.Files {
 		if !slices.Contains(sharedFiles, name) {
 			return fmt.Errorf("the other server has sent a file %q, which servers do not share", name)
+		}
+		if have, err := os.ReadFile(filepath.Join(dir, name)); err == nil && !bytes.Equal(have, data) {
+			return fmt.Errorf("%s is of another cluster than the other servers': take down what was here before with `wherry down --purge`", filepath.Join(dir, name))
 		}
 		if err := record.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
 			return err

@@ -22,19 +22,22 @@ func Run(ctx context.Context, cfg *rest.Config, c componentconfig.LeaderElection
 	}
 	waiting := make(chan struct{})
 	close(waiting)
-	return Notify(ctx, waiting, func(ctx context.Context) error { return lead(ctx, rest.CopyConfig(cfg), c, run) })
+	return Notify(ctx, waiting, func(ctx context.Context) error {
+		host, err := os.Hostname()
+		if err != nil {
+			return err
+		}
+		return Lead(ctx, cfg, c, host, run)
+	})
 }
 
-// lead runs a component while this process holds the lease. When ctx ends it gives the lease back,
+// Lead runs a component while this process holds the lease. When ctx ends it gives the lease back,
 // once the component has ended. Losing the lease is an error: the component must not keep running
-// next to the new leader.
-func lead(ctx context.Context, cfg *rest.Config, c componentconfig.LeaderElectionConfiguration, run func(context.Context) error) error {
-	host, err := os.Hostname()
-	if err != nil {
-		return err
-	}
+// next to the new leader. name is the beginning of who holds the lease then.
+func Lead(ctx context.Context, cfg *rest.Config, c componentconfig.LeaderElectionConfiguration, name string, run func(context.Context) error) error {
+	cfg = rest.CopyConfig(cfg)
 	lock, err := resourcelock.NewFromKubeconfig(c.ResourceLock, c.ResourceNamespace, c.ResourceName,
-		resourcelock.ResourceLockConfig{Identity: host + "_" + string(uuid.NewUUID())}, cfg, c.RenewDeadline.Duration)
+		resourcelock.ResourceLockConfig{Identity: name + "_" + string(uuid.NewUUID())}, cfg, c.RenewDeadline.Duration)
 	if err != nil {
 		return fmt.Errorf("leader election: %w", err)
 	}

@@ -68,6 +68,12 @@ type Config struct {
 	Role Role `json:"role,omitempty"`
 	// Server is the URL of the API server that a node has joined.
 	Server string `json:"server,omitempty"`
+	// JoinServer is the URL of a server whose cluster this one joins as another server, unless it has before.
+	JoinServer string `json:"join-server,omitempty"`
+	// Joined: the cluster tells this server what its networks are, and gives its node a range, as it does for nodes alone.
+	Joined bool `json:"joined,omitempty"`
+	// PeerPort is where the etcds of other servers reach this one's, once there are others.
+	PeerPort int `json:"peer-port,omitempty"`
 
 	// PodCIDR is this node's range of ClusterCIDR, the network of all pods. Nodes that join are given theirs.
 	PodCIDR     string `json:"pod-cidr,omitempty"`
@@ -139,7 +145,7 @@ type Runtime struct {
 func Default() Config {
 	return Config{
 		DataDir: DefaultDataDir, RunDir: DefaultRunDir,
-		BindAddress: "0.0.0.0", SecurePort: 6443, KubeletPort: 10250,
+		BindAddress: "0.0.0.0", SecurePort: 6443, KubeletPort: 10250, PeerPort: 2380,
 		PodCIDR: DefaultPodCIDR, NetworkMode: cluster.ModeAuto, ServiceCIDR: "10.96.0.0/16", ClusterDomain: "cluster.local", DNS: DNSBuiltin,
 		CNIBinDirs: []string{"/opt/cni/bin"}, Proxy: OwnProxy, LocalStorage: OwnStorage, MaxPods: 110, PodMaxPids: 4096, SeccompDefault: true,
 		RegistryCertsDirs:        []string{"/etc/wherry/certs.d", "/etc/containerd/certs.d"},
@@ -200,6 +206,8 @@ func (c *Config) AddFlags(f *pflag.FlagSet) {
 	f.StringSliceVar(&c.NodeLabels, "node-labels", c.NodeLabels, "labels for the node, key=value")
 	f.StringVar(&c.BindAddress, "bind-address", c.BindAddress, "address on which the API server and the kubelet listen")
 	f.IntVar(&c.SecurePort, "secure-port", c.SecurePort, "port of the API server")
+	f.StringVar(&c.JoinServer, "join-server", c.JoinServer, "URL of a server whose cluster this one joins as another server, with a token of 'wherry token create --server'; not looked at once it has joined")
+	f.IntVar(&c.PeerPort, "peer-port", c.PeerPort, "port of --node-ip at which the etcds of other servers reach this one's, once there are others")
 	f.IntVar(&c.KubeletPort, "kubelet-port", c.KubeletPort, "port of the kubelet")
 	f.StringVar(&c.PodCIDR, "pod-cidr", c.PodCIDR, "network that this node's pods get their addresses from, or two of different IP families separated by a comma")
 	f.StringVar(&c.ClusterCIDR, "cluster-cidr", c.ClusterCIDR, "network of all nodes' pods, from which nodes that join get their ranges (default "+DefaultClusterCIDR+", or --pod-cidr if that is given: then no node can join)")
@@ -349,10 +357,13 @@ func (c *Config) validate() error {
 	if net.ParseIP(c.BindAddress) == nil {
 		bad("--bind-address %q is not an IP address", c.BindAddress)
 	}
-	for flag, port := range map[string]int{"secure-port": c.SecurePort, "kubelet-port": c.KubeletPort} {
+	for flag, port := range map[string]int{"secure-port": c.SecurePort, "kubelet-port": c.KubeletPort, "peer-port": c.PeerPort} {
 		if port < 1 || port > 65535 {
 			bad("--%s %d must be between 1 and 65535", flag, port)
 		}
+	}
+	if c.PeerPort == c.SecurePort || c.PeerPort == c.KubeletPort {
+		bad("--peer-port %d is the port of the API server or the kubelet; give it another", c.PeerPort)
 	}
 	if c.SecurePort == c.KubeletPort {
 		bad("--secure-port and --kubelet-port are both %d; give them different ports", c.SecurePort)

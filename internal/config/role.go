@@ -24,12 +24,15 @@ func (r Role) HasServer() bool { return r != NodeOnly }
 // HasNode reports whether pods run here.
 func (r Role) HasNode() bool { return r != ServerOnly }
 
+// OwnRange reports whether this node itself says from which range its pods get their addresses. Others are given one.
+func (c *Config) OwnRange() bool { return c.Role.HasServer() && !c.Joined }
+
 // Valid reports whether it is one of the roles.
 func (r Role) Valid() bool { return r == "" || r == ServerOnly || r == NodeOnly }
 
 // serverFlags are the flags that mean nothing to a node alone.
 var serverFlags = []string{
-	"role", "secure-port", "pod-cidr", "node-cidr-mask-size-ipv4", "node-cidr-mask-size-ipv6", "etcd-servers", "encryption-provider-config",
+	"role", "secure-port", "join-server", "peer-port", "pod-cidr", "node-cidr-mask-size-ipv4", "node-cidr-mask-size-ipv6", "etcd-servers", "encryption-provider-config",
 	"encryption-provider-config-automatic-reload", "apiserver-arg", "controller-manager-arg", "scheduler-config", "local-storage",
 }
 

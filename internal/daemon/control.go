@@ -38,6 +38,8 @@ func (c *control) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /trace", c.trace)
 	mux.HandleFunc("GET /etcd/snapshot", c.snapshot)
+	mux.HandleFunc("GET /etcd/members", c.members)
+	mux.HandleFunc("DELETE /etcd/members", c.removeMember)
 	mux.HandleFunc("POST /etcd/compact", c.compact)
 	mux.HandleFunc("POST /etcd/defrag", c.defragment)
 	for pattern, h := range map[string]http.HandlerFunc{

@@ -112,7 +112,11 @@ func (d *Daemon) newScheduler(ctx context.Context, f informers.SharedInformerFac
 		return nil, err
 	}
 	d.scheduler.Store(s)
-	return []service{{name: "scheduler", run: s.Run}}, nil
+	run := s.Run
+	if d.several {
+		run = func(ctx context.Context) error { return d.whileLeading(ctx, schedulerUser, "kube-scheduler", s.Run) }
+	}
+	return []service{{name: "scheduler", run: run}}, nil
 }
 
 // scheduling serves the scheduler's reports on pods.

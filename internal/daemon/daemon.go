@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -20,6 +21,7 @@ import (
 	"k8s.io/klog/v2"
 	utilnet "k8s.io/utils/net"
 
+	"wherry.dev/internal/api/cluster"
 	"wherry.dev/internal/api/report"
 	"wherry.dev/internal/apiserver"
 	"wherry.dev/internal/apiserver/registry/componentstatus"
@@ -63,6 +65,14 @@ type Daemon struct {
 	token string
 	// invitation is how this node joins its cluster; nil if it has joined before, or has a server.
 	invitation *invitation
+	// accepted: this start has made folders with the keys of other servers.
+	accepted bool
+	// several: other servers use the same data, or may.
+	several bool
+	// restart is closed when the same program should take this one's place.
+	restart chan struct{}
+	again   sync.Once
+
 	// dns is what is published of the DNS server of this process; nil if the cluster has none of ours.
 	dns *clusterdns.Config
 
@@ -76,7 +86,7 @@ type Daemon struct {
 
 // New takes a complete configuration; progress is told, in a few words, what is being done.
 func New(cfg config.Config, progress func(string)) *Daemon {
-	return &Daemon{cfg: cfg, progress: progress, traces: trace.NewStore(), group: newGroup(), ready: make(chan struct{})}
+	return &Daemon{cfg: cfg, progress: progress, traces: trace.NewStore(), group: newGroup(), ready: make(chan struct{}), restart: make(chan struct{})}
 }
 
 // WithToken gives a node what it joins its cluster with. The token is kept nowhere.
@@ -99,13 +109,20 @@ func (d *Daemon) Ready() <-chan struct{} { return d.ready }
 // It returns when ctx ends or a component fails, after everything has stopped in the reverse order.
 // Containers keep running.
 func (d *Daemon) Run(ctx context.Context) (err error) {
+	if d.cfg.Role.HasServer() {
+		d.cfg.Joined = hasFacts(d.cfg.DataDir) || d.cfg.JoinServer != "" && !d.hasJoinedServers()
+	}
 	if err := preflight(ctx, &d.cfg); err != nil {
 		return err
 	}
-	if !d.cfg.Role.HasServer() {
-		if err := d.invite(ctx); err != nil {
-			return err
-		}
+	switch {
+	case !d.cfg.Role.HasServer():
+		err = d.invite(ctx)
+	case d.cfg.JoinServer != "":
+		err = d.inviteServer(ctx)
+	}
+	if err != nil {
+		return err
 	}
 	if err := d.openDirs(); err != nil {
 		return err
@@ -113,7 +130,7 @@ func (d *Daemon) Run(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, d.lock.release()) }()
 	started := false
 	defer func() {
-		if !started && !d.cfg.Role.HasServer() {
+		if !started && d.invitation != nil {
 			err = errors.Join(err, d.unjoin())
 		}
 		if d.fresh && !started {
@@ -150,8 +167,17 @@ const failedStop = 10 * time.Second
 // live waits for the end. When the cluster's data has failed, or is about to, the kubelet and the
 // pods carry on as they are, and the node restarts as soon as there is room for the data.
 func (d *Daemon) live(ctx context.Context) error {
-	if failed, err := waitFor(ctx, d.group, d.restartDue()); !failed {
+	select {
+	case <-d.restart:
+		return ErrRestart
+	case <-ctx.Done():
+		return nil
+	case err := <-d.group.failed:
 		return err
+	case <-d.restartDue():
+	}
+	if reason := d.api.RestartReason(); errors.Is(reason, storage.ErrRemoved) {
+		return reason
 	}
 	klog.FromContext(ctx).Error(d.api.RestartReason(),
 		"The API server cannot continue in this process; pods keep running, and wherry restarts as soon as the disk has space")
@@ -200,6 +226,17 @@ func (d *Daemon) startBelow(ctx context.Context) error {
 		}
 		return d.startRuntime(ctx, ctx)
 	}
+	if d.invitation != nil {
+		if err := d.joinServers(ctx); err != nil {
+			return err
+		}
+	}
+	if d.cfg.Joined {
+		if err := d.recall(); err != nil {
+			return err
+		}
+	}
+	d.several = len(d.cfg.EtcdServers) > 0 || apiserver.HasServers(d.cfg.DataDir)
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return d.startAPI(ctx, gctx) })
 	if d.cfg.Role.HasNode() {
@@ -326,7 +363,8 @@ func (d *Daemon) startAPI(ctx, startCtx context.Context) error {
 	for _, ip := range nodeIPs {
 		c.ServingNames = append(c.ServingNames, ip.String())
 	}
-	c.Paths = map[string]http.Handler{report.SchedulingPath: http.HandlerFunc(d.scheduling)}
+	c.PeerName, c.PeerAddress, c.Waiting = d.cfg.NodeName, d.peerAddress(), d.progress
+	c.Paths = map[string]http.Handler{report.SchedulingPath: http.HandlerFunc(d.scheduling), cluster.ServersPath: http.HandlerFunc(d.welcome)}
 	var err error
 	if c.ServiceCIDRs, err = utilnet.ParseCIDRs(strings.Split(d.cfg.ServiceCIDR, ",")); err != nil {
 		return err
@@ -365,7 +403,11 @@ func (d *Daemon) await(ctx context.Context, what string, ready <-chan struct{}) 
 	if d.api == nil || err == nil {
 		return err
 	}
-	if reason := d.api.RestartReason(); reason != nil {
+	reason := d.api.RestartReason()
+	if errors.Is(reason, storage.ErrRemoved) {
+		return reason
+	}
+	if reason != nil {
 		return d.startWithRoom(ctx, reason)
 	}
 	return err

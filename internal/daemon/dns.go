@@ -63,7 +63,10 @@ func (d *Daemon) newDNS(ctx context.Context, f informers.SharedInformerFactory) 
 		})
 		return server, at, err
 	}
-	if !d.cfg.Role.HasServer() {
+	if d.several { // another server may be the one that publishes it
+		d.dns = &clusterdns.Config{IP: vip}
+	}
+	if d.several || !d.cfg.Role.HasServer() {
 		return d.dnsOfJoined(f, listen)
 	}
 	server, at, err := listen(ctx, d.cfg.PodCIDR)

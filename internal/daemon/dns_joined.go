@@ -40,7 +40,7 @@ type joinedDNS struct {
 }
 
 func (d *Daemon) dnsOfJoined(f informers.SharedInformerFactory, listen listenFunc) ([]service, error) {
-	client, _, err := d.as(nodeUser(d.cfg.NodeName))
+	client, _, err := d.as(nodeUser(d.cfg.NodeName), nodesGroup)
 	if err != nil {
 		return nil, err
 	}

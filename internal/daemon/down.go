@@ -65,6 +65,9 @@ func Down(ctx context.Context, dataDir, runDir string, purge bool, farewell Fare
 	if err := l.drain(ctx); err != nil {
 		return err
 	}
+	if err := l.leaveEtcd(ctx); err != nil {
+		return err
+	}
 	if err := stopDaemon(ctx, dataDir, progress); err != nil {
 		return err
 	}

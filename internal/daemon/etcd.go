@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"os"
 
 	"wherry.dev/internal/apiserver"
@@ -53,6 +54,27 @@ func keep[T any](c *control, w http.ResponseWriter, r *http.Request, do func(*ap
 		return
 	}
 	answer(w, out)
+}
+
+func (c *control) members(w http.ResponseWriter, r *http.Request) {
+	keep(c, w, r, func(s *apiserver.Server, _ context.Context) ([]storage.Member, error) { return s.Members() })
+}
+
+func (c *control) removeMember(w http.ResponseWriter, r *http.Request) {
+	who := r.URL.Query().Get("who")
+	keep(c, w, r, func(s *apiserver.Server, ctx context.Context) (storage.Member, error) {
+		return s.RemoveMember(ctx, who)
+	})
+}
+
+// Members returns the etcds of the cluster's servers.
+func (c *Client) Members(ctx context.Context) (out []storage.Member, err error) {
+	return out, c.call(ctx, http.MethodGet, "/etcd/members", nil, &out)
+}
+
+// RemoveMember takes the etcd of a server out of the cluster, by its name or ID.
+func (c *Client) RemoveMember(ctx context.Context, who string) (out storage.Member, err error) {
+	return out, c.call(ctx, http.MethodDelete, "/etcd/members", url.Values{"who": {who}}, &out)
 }
 
 // Compact drops all revisions of the cluster's data before the present one, and returns that.

@@ -32,6 +32,7 @@ import (
 
 	"wherry.dev/internal/api/cluster"
 	nodestate "wherry.dev/internal/api/nodes"
+	"wherry.dev/internal/apiserver"
 	"wherry.dev/internal/config"
 	"wherry.dev/internal/controller/clusterdns"
 	"wherry.dev/internal/kubelet/certificates"
@@ -75,6 +76,12 @@ func clusterCA(cfg *config.Config) string      { return pkiFile(cfg, "cluster-ca
 // factsFile is where a node keeps what the server last told it.
 func factsFile(dataDir string) string { return filepath.Join(dataDir, "cluster.json") }
 
+// hasFacts reports whether somebody else's server has told an instance about its cluster.
+func hasFacts(dataDir string) bool {
+	_, err := os.Stat(factsFile(dataDir))
+	return err == nil
+}
+
 // HasJoined reports whether a data dir is that of a node that has joined somebody else's server.
 func HasJoined(dataDir string) bool {
 	_, err := os.Stat(nodeKubeconfig(&config.Config{DataDir: dataDir}))
@@ -82,12 +89,15 @@ func HasJoined(dataDir string) bool {
 }
 
 // ServerOf returns the URL of the server that the node of a data dir has joined; "" if it has joined none.
-func ServerOf(dataDir string) string {
+func ServerOf(dataDir string) string { return lastStart(dataDir).Server }
+
+// lastStart returns the configuration of the last start on a data dir; the zero value if there was none.
+func lastStart(dataDir string) config.Config {
 	var cfg config.Config
 	if _, err := record.Read(instanceFile(dataDir), &cfg); err != nil {
-		return ""
+		return config.Config{}
 	}
-	return cfg.Server
+	return cfg
 }
 
 // ServerURL returns the URL of an API server, of which the scheme and the port may be left out.
@@ -123,16 +133,25 @@ func (d *Daemon) invite(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("--token: %w", err)
 	}
-	d.progress("looking at " + d.cfg.Server)
+	return d.look(ctx, d.cfg.Server, token)
+}
+
+// look makes the invitation of a server that the token fits.
+func (d *Daemon) look(ctx context.Context, server string, token cluster.Token) error {
+	d.progress("looking at " + server)
 	ctx, cancel := context.WithTimeout(ctx, joinPatience)
 	defer cancel()
-	ca, err := discover(ctx, d.cfg.Server, token)
+	ca, err := discover(ctx, server, token)
 	if err != nil {
-		return fmt.Errorf("cannot join %s: %w", d.cfg.Server, err)
+		return fmt.Errorf("cannot join %s: %w", server, err)
 	}
-	inv := &invitation{server: d.cfg.Server, ca: ca, token: token}
-	if err := inv.check(ctx, d.cfg.NodeName); err != nil {
-		return fmt.Errorf("cannot join %s: %w", d.cfg.Server, err)
+	inv := &invitation{server: server, ca: ca, token: token}
+	skew := checkSkew
+	if d.cfg.Role.HasServer() {
+		skew = checkServerSkew
+	}
+	if err := inv.check(ctx, d.cfg.NodeName, skew); err != nil {
+		return fmt.Errorf("cannot join %s: %w", server, err)
 	}
 	d.invitation = inv
 	return nil
@@ -140,6 +159,15 @@ func (d *Daemon) invite(ctx context.Context) error {
 
 // inviteAgain checks a node that has joined before. Its server may have another address by now; its authority is the same.
 func (d *Daemon) inviteAgain(before *clientcmdapi.Config) error {
+	server := ""
+	for _, c := range before.Clusters {
+		server = c.Server
+	}
+	return d.checkJoined(clusterCA(&d.cfg), server)
+}
+
+// checkJoined refuses a token of another cluster than the one that this instance has joined.
+func (d *Daemon) checkJoined(caFile, server string) error {
 	if d.token == "" {
 		return nil
 	}
@@ -147,15 +175,11 @@ func (d *Daemon) inviteAgain(before *clientcmdapi.Config) error {
 	if err != nil {
 		return fmt.Errorf("--token: %w", err)
 	}
-	ca, err := os.ReadFile(clusterCA(&d.cfg))
+	ca, err := os.ReadFile(caFile)
 	if err == nil {
 		err = token.CheckCA(ca)
 	}
 	if err != nil {
-		server := ""
-		for _, c := range before.Clusters {
-			server = c.Server
-		}
 		return fmt.Errorf("this node has joined another cluster before, at %s: take it out with `wherry down --purge` first: %w", server, err)
 	}
 	return nil // it has a certificate, and needs no token
@@ -219,7 +243,7 @@ func (i *invitation) client() (clientset.Interface, error) {
 }
 
 // check asks the server, whose authority is known, whether the token is good, the versions fit and the name is free.
-func (i *invitation) check(ctx context.Context, name string) error {
+func (i *invitation) check(ctx context.Context, name string, skew func(server, own string) error) error {
 	client, err := i.client()
 	if err != nil {
 		return err
@@ -238,7 +262,7 @@ func (i *invitation) check(ctx context.Context, name string) error {
 	if err != nil {
 		return fmt.Errorf("its version: %w", cause(err))
 	}
-	if err := checkSkew(info.GitVersion, kubeversion.Get().GitVersion); err != nil {
+	if err := skew(info.GitVersion, kubeversion.Get().GitVersion); err != nil {
 		return err
 	}
 	n, err := client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
@@ -271,6 +295,22 @@ func checkSkew(server, own string) error {
 		return fmt.Errorf("it is of version %s, and this node of %s: a node must not be newer than its server; upgrade the server first", server, own)
 	case behind > mostBehind:
 		return fmt.Errorf("it is of version %s, and this node of %s: a node may be %d minor versions older; use a newer program here", server, own, mostBehind)
+	}
+	return nil
+}
+
+// checkServerSkew compares the versions of two servers of a cluster, which may be one minor version apart.
+func checkServerSkew(other, own string) error {
+	s, err := version.ParseGeneric(other)
+	if err != nil {
+		return fmt.Errorf("the version of a server %q: %w", other, err)
+	}
+	o, err := version.ParseGeneric(own)
+	if err != nil {
+		return fmt.Errorf("the version of a server %q: %w", own, err)
+	}
+	if apart := int(s.Minor()) - int(o.Minor()); s.Major() != o.Major() || apart < -1 || apart > 1 {
+		return fmt.Errorf("the servers of a cluster may be one minor version apart, and these are of %s and %s", other, own)
 	}
 	return nil
 }
@@ -432,7 +472,10 @@ func (d *Daemon) adopt(f cluster.Facts) error {
 	data := f.Data()
 	c := &d.cfg
 	c.ClusterCIDR, c.ServiceCIDR, c.ClusterDomain, c.NetworkMode = data["pod-networks"], data["service-networks"], f.Domain, f.Mode
-	d.joined.vni = f.VNI
+	c.NodeMask4, c.NodeMask6 = f.Mask4, f.Mask6
+	if d.joined != nil {
+		d.joined.vni = f.VNI
+	}
 	if c.DNS == config.DNSNone || len(f.DNS) == 0 {
 		c.DNS, c.ClusterDNS = config.DNSNone, f.DNS
 		return nil
@@ -469,17 +512,25 @@ func (d *Daemon) checkTaken(ctx context.Context, client clientset.Interface) err
 
 // unjoin removes what a join has made that failed, so that the next one begins anew.
 func (d *Daemon) unjoin() error {
-	if d.invitation == nil {
-		return nil
+	if d.cfg.Role.HasServer() {
+		if !d.accepted || apiserver.HasData(d.cfg.DataDir) {
+			return nil // it is one of them by now, and carries on with the next start
+		}
+		return errors.Join(apiserver.Decline(d.cfg.DataDir), removeIfThere(factsFile(d.cfg.DataDir)))
 	}
 	files, err := filepath.Glob(pkiFile(&d.cfg, "kubelet-*"))
 	if err != nil {
 		return err
 	}
 	for _, f := range append(files, nodeKubeconfig(&d.cfg), joinKubeconfig(&d.cfg), clusterCA(&d.cfg), factsFile(d.cfg.DataDir)) {
-		if rerr := os.Remove(f); !errors.Is(rerr, fs.ErrNotExist) {
-			err = errors.Join(err, rerr)
-		}
+		err = errors.Join(err, removeIfThere(f))
 	}
 	return err
+}
+
+func removeIfThere(file string) error {
+	if err := os.Remove(file); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
 }

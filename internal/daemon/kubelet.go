@@ -116,7 +116,7 @@ func (d *Daemon) kubeletConfig(now time.Time) (c kubeletconfig.Config, err error
 	c.PodPidsLimit = &d.cfg.PodMaxPids
 	c.SeccompDefault = &d.cfg.SeccompDefault
 	c.MaxPods = int32(d.cfg.MaxPods)
-	if d.cfg.Role.HasServer() {
+	if d.cfg.OwnRange() {
 		c.PodCIDR = d.cfg.PodCIDR // one that has joined is given its range
 	}
 	c.NodeLabels = map[string]string{}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -15,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	clientset "k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"wherry.dev/internal/api/pods"
@@ -34,8 +36,11 @@ type Farewell struct {
 // leaving is a node that takes leave of its cluster.
 type leaving struct {
 	Farewell
-	client   clientset.Interface
-	node     string
+	client clientset.Interface
+	node   string // empty for a server without one
+	// others reach the other servers, of a server that leaves.
+	others   []clientset.Interface
+	server   *Client // of its daemon, if its etcd has to leave, too
 	progress func(string)
 }
 
@@ -46,22 +51,31 @@ func newLeaving(ctx context.Context, f Farewell, cfg config.Config, known bool, 
 		return nil, nil
 	case !known:
 		return nil, fmt.Errorf("there is no record of a node in %s: nothing can be drained or taken out of a cluster", cfg.DataDir)
-	case f.Leave && cfg.Role.HasServer():
-		return nil, errors.New("--leave is for nodes that have joined a server, and this is the server")
-	case !cfg.Role.HasNode():
+	case f.Drain && !cfg.Role.HasNode():
 		return nil, errors.New("--drain is for nodes, and this is a server without one")
 	}
 	l := &leaving{Farewell: f, node: cfg.NodeName, progress: progress}
-	rest, err := clientcmd.BuildConfigFromFlags("", cfg.Kubeconfig())
+	if !cfg.Role.HasNode() {
+		l.node = ""
+	}
+	own, err := clientcmd.BuildConfigFromFlags("", cfg.Kubeconfig())
 	if !cfg.Role.HasServer() {
 		paths := certificates.Paths{Kubeconfig: nodeKubeconfig(&cfg), CertDir: filepath.Join(cfg.DataDir, "pki")}
-		rest, _, err = certificates.ClientConfig(ctx, paths, cfg.NodeName, true)
+		own, _, err = certificates.ClientConfig(ctx, paths, cfg.NodeName, true)
 	}
 	if err != nil {
 		return nil, err
 	}
-	if l.client, err = clientset.NewForConfig(rest); err != nil {
+	if l.client, err = clientset.NewForConfig(own); err != nil {
 		return nil, err
+	}
+	if f.Leave && cfg.Role.HasServer() {
+		if err := l.findOthers(ctx, own, cfg); err != nil {
+			return nil, err
+		}
+	}
+	if l.node == "" {
+		return l, nil
 	}
 	asking, cancel := context.WithTimeout(ctx, joinPatience)
 	defer cancel()
@@ -69,6 +83,55 @@ func newLeaving(ctx context.Context, f Farewell, cfg config.Config, known bool, 
 		return nil, fmt.Errorf("the API server does not answer for node %s: %w; leave out --drain and --leave to take the node down regardless", l.node, cause(err))
 	}
 	return l, nil
+}
+
+// findOthers makes sure that a server that leaves is not the last one.
+func (l *leaving) findOthers(ctx context.Context, own *rest.Config, cfg config.Config) error {
+	ctx, cancel := context.WithTimeout(ctx, joinPatience)
+	defer cancel()
+	list, err := l.client.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault).Get(ctx, "kubernetes", metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("the servers of the cluster: %w; leave out --leave to take this one down regardless", cause(err))
+	}
+	for _, address := range serversIn(list) {
+		if strings.HasPrefix(address, hostPort(cfg.NodeIPs()[0].String(), cfg.SecurePort)) {
+			continue
+		}
+		other := rest.CopyConfig(own)
+		other.Host = "https://" + address
+		client, err := clientset.NewForConfig(other)
+		if err != nil {
+			return err
+		}
+		l.others = append(l.others, client)
+	}
+	if len(l.others) == 0 {
+		return errors.New("--leave: this is the only server of its cluster, which would be lost; `wherry down --purge` does that")
+	}
+	if len(cfg.EtcdServers) == 0 {
+		l.server = Dial(cfg.RunDir)
+	}
+	return nil
+}
+
+// leaveEtcd takes a server's etcd out of the cluster, while it runs: it may take its own vote to do that.
+func (l *leaving) leaveEtcd(ctx context.Context) error {
+	if l == nil || l.server == nil {
+		return nil
+	}
+	defer l.server.Close()
+	l.progress("taking its etcd out of the cluster")
+	members, err := l.server.Members(ctx)
+	if err != nil {
+		return err
+	}
+	for _, m := range members {
+		if m.Self {
+			_, err := l.server.RemoveMember(ctx, m.ID)
+			return err
+		}
+	}
+	return nil // it has left before
 }
 
 // drain cordons the node and evicts its pods, but for those that only run there: of daemon sets and of the node's own files.
@@ -155,15 +218,21 @@ func pause(ctx context.Context, d time.Duration) bool {
 
 // leave deletes the Node. The kubelet, which would register it again, has ended.
 func (l *leaving) leave(ctx context.Context) error {
-	if l == nil || !l.Leave {
+	if l == nil || !l.Leave || l.node == "" {
 		return nil
 	}
 	l.progress("taking node " + l.node + " out of the cluster")
 	ctx, cancel := context.WithTimeout(ctx, joinPatience)
 	defer cancel()
-	err := l.client.CoreV1().Nodes().Delete(ctx, l.node, metav1.DeleteOptions{})
-	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("delete node %s: %w; `kubectl delete node %s` does that, too", l.node, cause(err), l.node)
+	clients := l.others
+	if len(clients) == 0 {
+		clients = append(clients, l.client)
 	}
-	return nil
+	var err error
+	for _, c := range clients {
+		if err = c.CoreV1().Nodes().Delete(ctx, l.node, metav1.DeleteOptions{}); err == nil || apierrors.IsNotFound(err) {
+			return nil
+		}
+	}
+	return fmt.Errorf("delete node %s: %w; `kubectl delete node %s` does that, too", l.node, cause(err), l.node)
 }

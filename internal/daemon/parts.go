@@ -23,19 +23,21 @@ type service struct {
 type part struct {
 	// of reports whether a role has it.
 	of func(config.Role) bool
+	// leads: of several servers, one at a time has it.
+	leads bool
 	// make builds it; the services start in the order of the parts, once all are built.
 	make func(*Daemon, context.Context, informers.SharedInformerFactory) ([]service, error)
 }
 
 // parts has all of them. The controllers come after what they publish.
 var parts = []part{
-	{config.Role.HasServer, (*Daemon).newScheduler},
-	{everywhere, (*Daemon).newDNS},
-	{config.Role.HasServer, (*Daemon).newControllers},
-	{config.Role.HasNode, (*Daemon).newLocalVolumes},
-	{config.Role.HasNode, (*Daemon).newProxy},
-	{config.Role.HasNode, (*Daemon).newPolicies},
-	{config.Role.HasNode, (*Daemon).newMesh},
+	{of: config.Role.HasServer, leads: true, make: (*Daemon).newScheduler},
+	{of: everywhere, make: (*Daemon).newDNS},
+	{of: config.Role.HasServer, leads: true, make: (*Daemon).newControllers},
+	{of: config.Role.HasNode, make: (*Daemon).newLocalVolumes},
+	{of: config.Role.HasNode, make: (*Daemon).newProxy},
+	{of: config.Role.HasNode, make: (*Daemon).newPolicies},
+	{of: config.Role.HasNode, make: (*Daemon).newMesh},
 }
 
 // everywhere is for what even a server without a node has something to publish of.
@@ -53,16 +55,12 @@ func (d *Daemon) startParts(ctx context.Context) error {
 		return err
 	}
 	f := manager.NewInformers(reader)
-	var all []service
-	for _, p := range parts {
-		if !p.of(d.cfg.Role) {
-			continue
-		}
-		made, err := p.make(d, ctx, f)
-		if err != nil {
-			return err
-		}
-		all = append(all, made...)
+	all, err := d.makeParts(ctx, f, func(p part) bool { return !p.leads || !d.several })
+	if err != nil {
+		return err
+	}
+	if d.several && d.cfg.Role.HasServer() {
+		all = append(all, service{name: "leader election", run: d.lead})
 	}
 	d.group.start(ctx, "informers", func(ctx context.Context) error {
 		f.Start(ctx.Done())

@@ -62,7 +62,7 @@ func preflight(ctx context.Context, cfg *config.Config) error {
 			return err
 		}
 	}
-	if cfg.RuntimeEndpoint != "" || cfg.Role != "" {
+	if cfg.RuntimeEndpoint != "" || cfg.Role != "" || !cfg.OwnRange() {
 		return nil
 	}
 	return checkPodNetwork(cfg)

@@ -41,6 +41,9 @@ func (d *Daemon) ownPorts() []uint16 {
 	ports := []uint16{22}
 	if d.cfg.Role.HasServer() {
 		ports = append(ports, uint16(d.cfg.SecurePort))
+		if d.several && len(d.cfg.EtcdServers) == 0 {
+			ports = append(ports, uint16(d.cfg.PeerPort))
+		}
 	}
 	if d.cfg.Role.HasNode() {
 		ports = append(ports, uint16(d.cfg.KubeletPort))

@@ -22,7 +22,7 @@ import (
 func criConfig(cfg *config.Config) (cri.Config, error) {
 	var pods, pods2 netip.Prefix
 	var networks []netip.Prefix
-	if cfg.Role.HasServer() {
+	if cfg.OwnRange() {
 		var err error
 		if pods, pods2, err = config.PodNetworks(cfg.PodCIDR); err != nil {
 			return cri.Config{}, err
@@ -32,7 +32,7 @@ func criConfig(cfg *config.Config) (cri.Config, error) {
 		networks = cfg.ClusterNetworks()
 	}
 	return cri.Config{
-		AwaitPodCIDR: !cfg.Role.HasServer(), ClusterCIDRs: networks, Overlay: mesh.LinkName(cfg.InstanceID()),
+		AwaitPodCIDR: !cfg.OwnRange(), ClusterCIDRs: networks, Overlay: mesh.LinkName(cfg.InstanceID()),
 		CNIOnly: cfg.NetworkMode == cluster.ModeNone,
 		Root:    filepath.Join(cfg.DataDir, "cri"), State: filepath.Join(cfg.RunDir, "cri"), Socket: cfg.CRISocket(),
 		InstanceID: cfg.InstanceID(), DefaultRuntime: cfg.Runtime, Runtimes: Runtimes(cfg),

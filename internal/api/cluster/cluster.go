@@ -44,6 +44,8 @@ type Facts struct {
 	DNS             []string // what pods get as their DNS servers
 	Mode            string   // one of Mode…
 	VNI             uint32   // of VXLAN; differs between clusters
+	// Mask4 and Mask6 are the sizes of nodes' ranges, as lengths of prefixes; 0 for the defaults.
+	Mask4, Mask6 int
 }
 
 // Keys of the config map.
@@ -54,14 +56,22 @@ const (
 	keyDNS      = "cluster-dns"
 	keyMode     = "network-mode"
 	keyVNI      = "vxlan-id"
+	keyMask4    = "node-mask-ipv4"
+	keyMask6    = "node-mask-ipv6"
 )
 
 // Data returns the facts as the config map has them.
 func (f Facts) Data() map[string]string {
-	return map[string]string{
+	data := map[string]string{
 		keyPods: join(f.PodNetworks), keyServices: join(f.ServiceNetworks), keyDomain: f.Domain, keyDNS: strings.Join(f.DNS, ","),
 		keyMode: f.Mode, keyVNI: strconv.FormatUint(uint64(f.VNI), 10),
 	}
+	for key, bits := range map[string]int{keyMask4: f.Mask4, keyMask6: f.Mask6} {
+		if bits > 0 {
+			data[key] = strconv.Itoa(bits)
+		}
+	}
+	return data
 }
 
 // FromData reads what Data returned. The error names the key that is wrong.
@@ -81,6 +91,14 @@ func FromData(data map[string]string) (f Facts, err error) {
 		return f, fmt.Errorf("%s %q is not a number of 24 bits", keyVNI, data[keyVNI])
 	}
 	f.VNI = uint32(vni)
+	for key, bits := range map[string]*int{keyMask4: &f.Mask4, keyMask6: &f.Mask6} {
+		if data[key] == "" {
+			continue
+		}
+		if *bits, err = strconv.Atoi(data[key]); err != nil || *bits < 0 || *bits > 128 {
+			return f, fmt.Errorf("%s %q is not the length of a prefix", key, data[key])
+		}
+	}
 	switch f.Mode {
 	case ModeAuto, ModeRoutes, ModeVXLAN, ModeNone:
 		return f, nil

@@ -52,7 +52,12 @@ func TestTokensNameTheirAuthority(t *testing.T) {
 		}
 		hashes[name] = all[0]
 	}
-	token := Token{"abcdef", "0123456789abcdef", hashes["ours"]}
+	token := Token{ID: "abcdef", Secret: "0123456789abcdef", CAHash: hashes["ours"]}
+	server := token
+	server.Proof = hashes["theirs"]
+	if got, err := ParseToken(server.String()); err != nil || got != server {
+		t.Errorf("%s: %+v, %v", server, got, err)
+	}
 	for _, text := range []string{token.String(), "abcdef.0123456789abcdef.sha256:" + hashes["ours"]} {
 		if got, err := ParseToken(text); err != nil || got != token {
 			t.Errorf("%s: %+v, %v", text, got, err)

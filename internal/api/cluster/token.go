@@ -19,17 +19,25 @@ type Token struct {
 	// CAHash is the SHA-256 of the public key (SubjectPublicKeyInfo) of the cluster's certificate authority, in hex: what
 	// kubeadm prints after "sha256:".
 	CAHash string
+	// Proof is in tokens for servers: that somebody with the cluster's keys made it.
+	Proof string
 }
 
-// groups are the token's ID, its secret, and the authority's hash.
-var tokenPattern = regexp.MustCompile(`^([a-z0-9]{6})\.([a-z0-9]{16})\.(?:sha256:)?([0-9a-f]{64})$`)
+// ServersGroup is the group of those who come with a token for servers.
+const ServersGroup = "system:bootstrappers:wherry:servers"
+
+// ServersPath is where servers ask to join.
+const ServersPath = "/wherry/servers/"
+
+// groups are the token's ID, its secret, the authority's hash, and the proof.
+var tokenPattern = regexp.MustCompile(`^([a-z0-9]{6})\.([a-z0-9]{16})\.(?:sha256:)?([0-9a-f]{64})(?:\.([0-9a-f]{64}))?$`)
 
 // ParseToken reads what String returned.
 func ParseToken(s string) (Token, error) {
 	groups := tokenPattern.FindStringSubmatch(s)
 	switch {
 	case groups != nil:
-		return Token{groups[1], groups[2], groups[3]}, nil
+		return Token{groups[1], groups[2], groups[3], groups[4]}, nil
 	case regexp.MustCompile(bootstrap.BootstrapTokenPattern).MatchString(s):
 		return Token{}, errors.New("the token lacks the hash of the cluster's certificate authority, without which somebody in between could be the server; " +
 			"use the one that `wherry token create` prints, or append a dot and kubeadm's --discovery-token-ca-cert-hash")
@@ -38,7 +46,12 @@ func ParseToken(s string) (Token, error) {
 }
 
 // String returns the whole token.
-func (t Token) String() string { return t.Bearer() + "." + t.CAHash }
+func (t Token) String() string {
+	if t.Proof == "" {
+		return t.Bearer() + "." + t.CAHash
+	}
+	return t.Bearer() + "." + t.CAHash + "." + t.Proof
+}
 
 // Bearer returns the part that an API server knows.
 func (t Token) Bearer() string { return t.ID + "." + t.Secret }

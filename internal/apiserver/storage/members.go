@@ -183,37 +183,27 @@ const (
 	tellEvery = 5 * time.Second
 	// removePatience is how long the removal of a member may take: twice etcd's own HealthInterval.
 	removePatience = 10 * time.Second
-	// promoteEvery is how often a member asks to vote, while it catches up.
-	promoteEvery = 100 * time.Millisecond
+	// startPause is the pause between two attempts of a start.
+	startPause = 20 * time.Millisecond
 )
 
 // start waits until this member is one like the others: there is a leader, it has caught up, and it votes. A server whose
 // etcd has no majority waits until there is one again.
 func (a *assembly) start(ctx context.Context) error {
-	began := time.Now()
-	for ready := false; !ready; {
-		select {
-		case <-a.server.ReadyNotify():
-			ready = true
-		case <-a.server.StopNotify():
-			return a.stopped()
-		case <-a.end.failed():
-			return a.end.err()
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(tellEvery):
-			text := a.noMajority()
-			klog.FromContext(ctx).Info("Waiting for the other servers", "reason", text, "since", time.Since(began).Round(time.Second))
-			if a.peers.Waiting != nil {
-				a.peers.Waiting("waiting for the other servers: " + text)
-			}
+	// etcd itself waits until the others know this member's name. That request can get lost while connections are made, and
+	// is repeated after seven seconds only.
+	for _, step := range []struct {
+		what string
+		do   func(context.Context) (done bool, err error)
+	}{
+		{"waiting for the other servers", a.hasLeader}, {"catching up with the other servers", a.isCurrent}, {"asking the other servers", a.promote},
+	} {
+		if err := a.insist(ctx, step.what, step.do); err != nil {
+			return err
 		}
 	}
 	if a.server.Cluster().Member(a.server.MemberID()) == nil {
 		return ErrRemoved
-	}
-	if err := a.promote(ctx); err != nil {
-		return err
 	}
 	if err := a.correctAddress(ctx); err != nil {
 		return err
@@ -226,19 +216,25 @@ func (a *assembly) start(ctx context.Context) error {
 	return record.Write(membersFile(dir), 1, members{Began: true})
 }
 
-// promote makes a member that was added vote, as soon as it has caught up.
-func (a *assembly) promote(ctx context.Context) error {
-	for said := time.Now(); a.server.IsLearner(); {
-		_, err := a.server.PromoteMember(ctx, uint64(a.server.MemberID()))
-		if errors.Is(err, membership.ErrMemberNotLearner) {
-			err = nil // it takes a moment until this member knows it, too
+// insist repeats a step until it is done, and says every few seconds what it waits for.
+func (a *assembly) insist(ctx context.Context, what string, do func(context.Context) (bool, error)) error {
+	for said := time.Now(); ; {
+		trying, cancel := context.WithTimeout(ctx, a.server.RequestTimeout())
+		done, err := do(trying)
+		cancel()
+		if done {
+			return nil
 		}
-		if err != nil && time.Since(said) > tellEvery {
-			klog.FromContext(ctx).Info("Catching up with the other servers", "reason", err)
+		if time.Since(said) > tellEvery {
 			said = time.Now()
+			text := a.noMajority()
+			klog.FromContext(ctx).Info("Not one of the servers yet: "+what, "members", text, "err", err)
+			if a.peers.Waiting != nil {
+				a.peers.Waiting(what + ": " + text)
+			}
 		}
 		select {
-		case <-time.After(promoteEvery):
+		case <-time.After(startPause):
 		case <-a.server.StopNotify():
 			return a.stopped()
 		case <-a.end.failed():
@@ -247,7 +243,23 @@ func (a *assembly) promote(ctx context.Context) error {
 			return ctx.Err()
 		}
 	}
-	return nil
+}
+
+func (a *assembly) hasLeader(context.Context) (bool, error) { return a.server.Leader() != 0, nil }
+
+// isCurrent reports whether this member has all that was acknowledged before.
+func (a *assembly) isCurrent(ctx context.Context) (bool, error) {
+	err := a.server.LinearizableReadNotify(ctx)
+	return err == nil, err
+}
+
+// promote makes a member that was added vote, as soon as it has caught up.
+func (a *assembly) promote(ctx context.Context) (bool, error) {
+	if a.server.Cluster().Member(a.server.MemberID()) == nil || !a.server.IsLearner() {
+		return true, nil
+	}
+	_, err := a.server.PromoteMember(ctx, uint64(a.server.MemberID()))
+	return false, err // it takes a moment until this member knows it, too
 }
 
 // correctAddress tells the others where this member is reached now.
@@ -433,6 +445,8 @@ func (b *Backend) AddMember(ctx context.Context, name, address string) (initial 
 	for _, m := range a.server.Cluster().Members() {
 		same := slices.Equal(m.PeerURLs, urls.StringSlice())
 		switch {
+		case !same && m.Name == "": // its name is needed to find it
+			return "", fmt.Errorf("%w: the server at %s has not told its name yet; if it will not come, `wherry etcd member remove %s` makes room", ErrBusy, m.PeerURLs, m.ID)
 		case !same && m.Name != name:
 		case same && m.Name == "": // asked before
 			added = true
@@ -517,7 +531,7 @@ func (b *Backend) RemoveMember(ctx context.Context, who string) (Member, error) 
 		if err = busy(err); !errors.Is(err, ErrBusy) || time.Now().After(end) || ctx.Err() != nil {
 			return gone, fmt.Errorf("remove member %s: %w", who, err)
 		}
-		time.Sleep(promoteEvery)
+		time.Sleep(startPause)
 	}
 }
 

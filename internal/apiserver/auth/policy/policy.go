@@ -437,6 +437,8 @@ func Joining() Policy {
 		ClusterRoles: []rbacv1.ClusterRole{
 			// Those who join look whether their name is taken.
 			role("kubeadm:get-nodes", rule("get", core, "nodes")),
+			// Servers that join ask for the cluster's keys; their token proves that they may have them.
+			role(serverJoin, rbacv1.PolicyRule{Verbs: []string{"post"}, NonResourceURLs: []string{cluster.ServersPath}}),
 			// What a node needs besides its pods: services and their names, the ways to other nodes, network policies.
 			role(nodeNetwork,
 				rule("delete", core, "nodes"), // its own: NodeRestriction sees to that
@@ -445,6 +447,7 @@ func Joining() Policy {
 		},
 		ClusterRoleBindings: []rbacv1.ClusterRoleBinding{
 			bind("kubeadm:get-nodes", group(bootstrappers)),
+			bind(serverJoin, group(cluster.ServersGroup)),
 			bind(nodeNetwork, group(user.NodesGroup)),
 			bind("system:certificates.k8s.io:kubelet-serving-approver", account("certificate-controller")),
 		},
@@ -466,6 +469,8 @@ func Joining() Policy {
 const (
 	// nodeNetwork is for nodes that have network and services of ours.
 	nodeNetwork = "wherry:node-network"
+	// serverJoin is for servers that join others.
+	serverJoin = "wherry:server-join"
 	// clusterFacts is for what nodes have to agree on.
 	clusterFacts = "wherry:cluster-facts"
 	// clusterInfo is for what everybody may know of the cluster; kubeadm's name.

@@ -1,0 +1,99 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/informers"
+	componentconfig "k8s.io/component-base/config"
+	"k8s.io/klog/v2"
+
+	"wherry.dev/internal/component"
+	"wherry.dev/internal/controller/manager"
+)
+
+// With several servers one at a time leads: it has the scheduler and the controllers. The leases have upstream's names, so
+// that whoever runs one of the two alone takes its turn, too. A leader that dies is followed within five seconds.
+const (
+	leaseDuration = 4 * time.Second
+	renewDeadline = 3 * time.Second
+	retryPeriod   = 800 * time.Millisecond
+	// leadAgain is the pause after a term that ended with an error.
+	leadAgain = time.Second
+)
+
+// whileLeading runs a component while this server holds a lease, again and again.
+func (d *Daemon) whileLeading(ctx context.Context, user, lease string, run func(context.Context) error) error {
+	_, cfg, err := d.as(user)
+	if err != nil {
+		return err
+	}
+	election := componentconfig.LeaderElectionConfiguration{
+		LeaderElect: true, ResourceLock: "leases", ResourceNamespace: metav1.NamespaceSystem, ResourceName: lease,
+		LeaseDuration: metav1.Duration{Duration: leaseDuration}, RenewDeadline: metav1.Duration{Duration: renewDeadline},
+		RetryPeriod: metav1.Duration{Duration: retryPeriod},
+	}
+	for {
+		err := component.Lead(ctx, cfg, election, d.cfg.NodeName, run)
+		if ctx.Err() != nil {
+			return err
+		}
+		klog.FromContext(ctx).Error(err, "This server does not lead any more", "lease", lease)
+		if !pause(ctx, leadAgain) {
+			return nil
+		}
+	}
+}
+
+// lead has the leading parts while this server leads. Each term begins anew, with informers of its own: a server that does
+// not lead has no copies of what only the leader looks at.
+func (d *Daemon) lead(ctx context.Context) error {
+	return d.whileLeading(ctx, controllerUser, "kube-controller-manager", func(ctx context.Context) error {
+		klog.FromContext(ctx).Info("This server leads")
+		reader, err := d.reader()
+		if err != nil {
+			return err
+		}
+		f := manager.NewInformers(reader)
+		all, err := d.makeParts(ctx, f, func(p part) bool { return p.leads })
+		if err != nil {
+			return err
+		}
+		g, gctx := errgroup.WithContext(ctx)
+		f.Start(gctx.Done())
+		for _, s := range all {
+			g.Go(func() error {
+				err := s.run(klog.NewContext(gctx, klog.FromContext(ctx).WithName(s.name)))
+				if err == nil && gctx.Err() == nil {
+					err = errors.New(s.name + " stopped unexpectedly")
+				}
+				return err
+			})
+		}
+		err = g.Wait()
+		f.Shutdown()
+		d.scheduler.Store(nil)
+		if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+			err = nil
+		}
+		return err
+	})
+}
+
+// makeParts builds the parts of this instance's role that are wanted.
+func (d *Daemon) makeParts(ctx context.Context, f informers.SharedInformerFactory, wanted func(part) bool) (all []service, err error) {
+	for _, p := range parts {
+		if !p.of(d.cfg.Role) || !wanted(p) {
+			continue
+		}
+		made, err := p.make(d, ctx, f)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, made...)
+	}
+	return all, nil
+}
