@@ -27,17 +27,17 @@ func Run(ctx context.Context, cfg *rest.Config, c componentconfig.LeaderElection
 		if err != nil {
 			return err
 		}
-		return Lead(ctx, cfg, c, host, run)
+		return Lead(ctx, cfg, c, host+"_"+string(uuid.NewUUID()), nil, run)
 	})
 }
 
 // Lead runs a component while this process holds the lease. When ctx ends it gives the lease back,
 // once the component has ended. Losing the lease is an error: the component must not keep running
-// next to the new leader. name is the beginning of who holds the lease then.
-func Lead(ctx context.Context, cfg *rest.Config, c componentconfig.LeaderElectionConfiguration, name string, run func(context.Context) error) error {
+// next to the new leader. identity says who holds the lease then; seen, if not nil, is told whoever does.
+func Lead(ctx context.Context, cfg *rest.Config, c componentconfig.LeaderElectionConfiguration, identity string, seen func(string), run func(context.Context) error) error {
 	cfg = rest.CopyConfig(cfg)
 	lock, err := resourcelock.NewFromKubeconfig(c.ResourceLock, c.ResourceNamespace, c.ResourceName,
-		resourcelock.ResourceLockConfig{Identity: name + "_" + string(uuid.NewUUID())}, cfg, c.RenewDeadline.Duration)
+		resourcelock.ResourceLockConfig{Identity: identity}, cfg, c.RenewDeadline.Duration)
 	if err != nil {
 		return fmt.Errorf("leader election: %w", err)
 	}
@@ -62,6 +62,7 @@ func Lead(ctx context.Context, cfg *rest.Config, c componentconfig.LeaderElectio
 				stopElecting()
 			},
 			OnStoppedLeading: func() {},
+			OnNewLeader:      seen,
 		},
 	})
 	if err != nil {

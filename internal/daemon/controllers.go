@@ -114,7 +114,7 @@ func (d *Daemon) newScheduler(ctx context.Context, f informers.SharedInformerFac
 	d.scheduler.Store(s)
 	run := s.Run
 	if d.several {
-		run = func(ctx context.Context) error { return d.whileLeading(ctx, schedulerUser, "kube-scheduler", s.Run) }
+		run = func(ctx context.Context) error { return d.whileLeading(ctx, schedulerUser, schedulerLease, nil, s.Run) }
 	}
 	return []service{{name: "scheduler", run: run}}, nil
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/spf13/pflag"
 	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/util/uuid"
 	internalapi "k8s.io/cri-api/pkg/apis"
 	"k8s.io/klog/v2"
 	utilnet "k8s.io/utils/net"
@@ -69,6 +70,8 @@ type Daemon struct {
 	accepted bool
 	// several: other servers use the same data, or may.
 	several bool
+	// identity is who holds a lease when this process does.
+	identity string
 	// restart is closed when the same program should take this one's place.
 	restart chan struct{}
 	again   sync.Once
@@ -86,7 +89,8 @@ type Daemon struct {
 
 // New takes a complete configuration; progress is told, in a few words, what is being done.
 func New(cfg config.Config, progress func(string)) *Daemon {
-	return &Daemon{cfg: cfg, progress: progress, traces: trace.NewStore(), group: newGroup(), ready: make(chan struct{}), restart: make(chan struct{})}
+	return &Daemon{cfg: cfg, progress: progress, traces: trace.NewStore(), group: newGroup(), ready: make(chan struct{}), restart: make(chan struct{}),
+		identity: cfg.NodeName + "_" + string(uuid.NewUUID())}
 }
 
 // WithToken gives a node what it joins its cluster with. The token is kept nowhere.

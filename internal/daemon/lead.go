@@ -3,13 +3,17 @@ package daemon
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
 	componentconfig "k8s.io/component-base/config"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
 
 	"wherry.dev/internal/component"
 	"wherry.dev/internal/controller/manager"
@@ -25,8 +29,13 @@ const (
 	leadAgain = time.Second
 )
 
+const (
+	controllersLease = "kube-controller-manager"
+	schedulerLease   = "kube-scheduler"
+)
+
 // whileLeading runs a component while this server holds a lease, again and again.
-func (d *Daemon) whileLeading(ctx context.Context, user, lease string, run func(context.Context) error) error {
+func (d *Daemon) whileLeading(ctx context.Context, user, lease string, seen func(string), run func(context.Context) error) error {
 	_, cfg, err := d.as(user)
 	if err != nil {
 		return err
@@ -37,7 +46,7 @@ func (d *Daemon) whileLeading(ctx context.Context, user, lease string, run func(
 		RetryPeriod: metav1.Duration{Duration: retryPeriod},
 	}
 	for {
-		err := component.Lead(ctx, cfg, election, d.cfg.NodeName, run)
+		err := component.Lead(ctx, cfg, election, d.identity, seen, run)
 		if ctx.Err() != nil {
 			return err
 		}
@@ -51,7 +60,16 @@ func (d *Daemon) whileLeading(ctx context.Context, user, lease string, run func(
 // lead has the leading parts while this server leads. Each term begins anew, with informers of its own: a server that does
 // not lead has no copies of what only the leader looks at.
 func (d *Daemon) lead(ctx context.Context) error {
-	return d.whileLeading(ctx, controllerUser, "kube-controller-manager", func(ctx context.Context) error {
+	var before atomic.Pointer[string] // who led before this server
+	seen := func(leader string) {
+		if leader != d.identity {
+			before.Store(&leader)
+		}
+	}
+	return d.whileLeading(ctx, controllerUser, controllersLease, seen, func(ctx context.Context) error {
+		if last := before.Load(); last != nil {
+			d.takeOver(ctx, *last)
+		}
 		klog.FromContext(ctx).Info("This server leads")
 		reader, err := d.reader()
 		if err != nil {
@@ -81,6 +99,24 @@ func (d *Daemon) lead(ctx context.Context) error {
 		}
 		return err
 	})
+}
+
+// takeOver ends the lease of the scheduler of a server that led before this one, and does not any more: its scheduler has ended
+// with its term, and need not be waited for.
+func (d *Daemon) takeOver(ctx context.Context, last string) {
+	client, _, err := d.as(schedulerUser)
+	if err == nil {
+		leases := client.CoordinationV1().Leases(metav1.NamespaceSystem)
+		var l *coordinationv1.Lease
+		l, err = leases.Get(ctx, schedulerLease, metav1.GetOptions{})
+		if err == nil && ptr.Deref(l.Spec.HolderIdentity, "") == last {
+			l.Spec.HolderIdentity, l.Spec.LeaseDurationSeconds = new(""), new(int32(1)) // as client-go releases one
+			_, err = leases.Update(ctx, l, metav1.UpdateOptions{})
+		}
+	}
+	if err != nil && !apierrors.IsNotFound(err) {
+		klog.FromContext(ctx).Info("The lease of the scheduler before this one has to end by itself", "holder", last, "err", err)
+	}
 }
 
 // makeParts builds the parts of this instance's role that are wanted.

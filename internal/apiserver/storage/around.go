@@ -16,6 +16,19 @@ type around func(ctx context.Context, size int, call func(context.Context) error
 type aroundKV struct {
 	clientv3.KV
 	around around
+	steady *steady // of an etcd that has other members; nil otherwise
+}
+
+// settle makes a call that does the same however often it is made, until it is known what has become of it.
+func settle[T any](ctx context.Context, s *steady, around around, size int, f func(context.Context) (T, error)) (answer T, err error) {
+	if s == nil {
+		return through(ctx, around, size, f)
+	}
+	err = s.do(ctx, func(ctx context.Context) (err error) {
+		answer, err = through(ctx, around, size, f)
+		return err
+	})
+	return answer, err
 }
 
 func through[T any](ctx context.Context, around around, size int, f func(context.Context) (T, error)) (answer T, err error) {
@@ -28,22 +41,22 @@ func through[T any](ctx context.Context, around around, size int, f func(context
 
 // Put implements clientv3.KV.
 func (k *aroundKV) Put(ctx context.Context, key, val string, opts ...clientv3.OpOption) (*clientv3.PutResponse, error) {
-	return through(ctx, k.around, len(key)+len(val), func(ctx context.Context) (*clientv3.PutResponse, error) { return k.KV.Put(ctx, key, val, opts...) })
+	return settle(ctx, k.steady, k.around, len(key)+len(val), func(ctx context.Context) (*clientv3.PutResponse, error) { return k.KV.Put(ctx, key, val, opts...) })
 }
 
 // Get implements clientv3.KV.
 func (k *aroundKV) Get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
-	return through(ctx, k.around, 0, func(ctx context.Context) (*clientv3.GetResponse, error) { return k.KV.Get(ctx, key, opts...) })
+	return settle(ctx, k.steady, k.around, 0, func(ctx context.Context) (*clientv3.GetResponse, error) { return k.KV.Get(ctx, key, opts...) })
 }
 
 // Delete implements clientv3.KV.
 func (k *aroundKV) Delete(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.DeleteResponse, error) {
-	return through(ctx, k.around, len(key), func(ctx context.Context) (*clientv3.DeleteResponse, error) { return k.KV.Delete(ctx, key, opts...) })
+	return settle(ctx, k.steady, k.around, len(key), func(ctx context.Context) (*clientv3.DeleteResponse, error) { return k.KV.Delete(ctx, key, opts...) })
 }
 
 // Compact implements clientv3.KV. It has no size, because it only makes revisions outdated.
 func (k *aroundKV) Compact(ctx context.Context, rev int64, opts ...clientv3.CompactOption) (*clientv3.CompactResponse, error) {
-	return through(ctx, k.around, 0, func(ctx context.Context) (*clientv3.CompactResponse, error) { return k.KV.Compact(ctx, rev, opts...) })
+	return settle(ctx, k.steady, k.around, 0, func(ctx context.Context) (*clientv3.CompactResponse, error) { return k.KV.Compact(ctx, rev, opts...) })
 }
 
 // Txn implements clientv3.KV.
@@ -83,20 +96,27 @@ func (t *aroundTxn) Commit() (*clientv3.TxnResponse, error) {
 			size += len(op.KeyBytes()) + len(op.ValueBytes())
 		}
 	}
-	return through(t.ctx, t.kv.around, size, func(ctx context.Context) (*clientv3.TxnResponse, error) {
-		return t.kv.KV.Txn(ctx).If(t.cmps...).Then(t.then...).Else(t.otherwise...).Commit()
-	})
+	commit := func(ctx context.Context, cmps []clientv3.Cmp) (*clientv3.TxnResponse, error) {
+		return through(ctx, t.kv.around, size, func(ctx context.Context) (*clientv3.TxnResponse, error) {
+			return t.kv.KV.Txn(ctx).If(cmps...).Then(t.then...).Else(t.otherwise...).Commit()
+		})
+	}
+	if s := t.kv.steady; s != nil {
+		return s.commit(t.ctx, t, commit)
+	}
+	return commit(t.ctx, t.cmps)
 }
 
 // aroundLease passes every grant of a lease through around.
 type aroundLease struct {
 	clientv3.Lease
 	around around
+	steady *steady
 }
 
 // Grant implements clientv3.Lease.
 func (l *aroundLease) Grant(ctx context.Context, ttl int64) (*clientv3.LeaseGrantResponse, error) {
-	return through(ctx, l.around, leaseBytes, func(ctx context.Context) (*clientv3.LeaseGrantResponse, error) { return l.Lease.Grant(ctx, ttl) })
+	return settle(ctx, l.steady, l.around, leaseBytes, func(ctx context.Context) (*clientv3.LeaseGrantResponse, error) { return l.Lease.Grant(ctx, ttl) })
 }
 
 const leaseBytes = 32 // two numbers

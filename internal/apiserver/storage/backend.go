@@ -85,11 +85,12 @@ func Open(ctx context.Context, cfg Config) (*Backend, error) {
 	b.client.Kubernetes = b.client
 	b.client.KV = etcd3.NewETCDLatencyTracker(b.client.KV)
 	around := around(toldOfQuota)
+	var steady *steady
 	if b.embedded != nil {
-		around = b.embedded.around
+		around, steady = b.embedded.around, b.embedded.steady
 	}
-	b.client.KV = &aroundKV{KV: b.client.KV, around: around}
-	b.client.Lease = &aroundLease{Lease: b.client.Lease, around: around}
+	b.client.KV = &aroundKV{KV: b.client.KV, around: around, steady: steady}
+	b.client.Lease = &aroundLease{Lease: b.client.Lease, around: around, steady: steady}
 	var probe interface {
 		Endpoints() []string
 		Status(ctx context.Context, endpoint string) (*clientv3.StatusResponse, error)

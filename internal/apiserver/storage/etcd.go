@@ -63,6 +63,7 @@ type embedded struct {
 	door   *door
 	// assembly is of an etcd that has other members; nil if it is alone.
 	assembly *assembly
+	steady   *steady
 
 	renewed int64 // the revision of the last renewal; the gate lets only one in at a time
 }
@@ -89,6 +90,11 @@ func openEmbedded(ctx context.Context, dir string, peers *Peers) (*embedded, err
 	client := newClient(ctx, etcd.Server, door)
 	e := &embedded{etcd: etcd, lock: lock, client: client, own: client.KV, space: newSpace(MemberDir(dir)), end: end, door: door, assembly: assembly}
 	e.gate, e.space.log.kept = e.newGate(), e.keepsLog
+	if assembly != nil {
+		if e.steady, err = newSteady(ctx, assembly, e.own); err != nil {
+			return nil, errors.Join(err, e.close())
+		}
+	}
 	if err := e.space.log.dropBroken(); err != nil {
 		klog.FromContext(ctx).Error(err, "Cannot remove the leftovers of an interrupted write by etcd")
 	}

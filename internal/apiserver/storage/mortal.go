@@ -37,11 +37,6 @@ func whileAlive(ctx context.Context, d *door, call func(context.Context) error) 
 // around is the around of the embedded server: writes go through the gate.
 func (e *embedded) around(ctx context.Context, size int, call func(context.Context) error) error {
 	return whileAlive(ctx, e.door, func(ctx context.Context) error {
-		if e.assembly != nil {
-			if err := e.assembly.awaitLeader(ctx); err != nil {
-				return err
-			}
-		}
 		if size == 0 {
 			return call(ctx)
 		}
