@@ -17,7 +17,7 @@ import (
 // ours are the names that Wherry creates or reads in a data dir: nothing else in it is used, and
 // nothing else is ever removed. The last one is found on a data dir that is a disk of its own.
 var ours = []string{
-	"cluster.json", "cni", "cri", "etcd", "images", "instance.json", "kubeconfig", "kubelet", "lock", "log", "manifests", "pki", "runtime.json", "store", "volumes",
+	"cluster.json", "servers.json", "cni", "cri", "etcd", "images", "instance.json", "kubeconfig", "kubelet", "lock", "log", "manifests", "pki", "runtime.json", "store", "volumes",
 	"lost+found",
 }
 

@@ -47,10 +47,11 @@ const (
 
 // joined is somebody else's API server, as the components of this process reach it.
 type joined struct {
-	config *rest.Config
-	hangUp func()
-	vni    uint32
-	away   bool // it did not answer when this process started
+	config  *rest.Config
+	hangUp  func()
+	servers *serverList
+	vni     uint32
+	away    bool // it did not answer when this process started
 }
 
 func (j *joined) client() *rest.Config {
@@ -350,7 +351,10 @@ func (d *Daemon) connect(ctx context.Context) (err error) {
 		return err
 	}
 	d.joined = &joined{}
-	if d.joined.config, d.joined.hangUp, err = certificates.ClientConfig(ctx, paths, d.cfg.NodeName, true); err != nil {
+	if d.joined.servers, err = newServerList(d.cfg.DataDir, d.cfg.NodeName, d.cfg.Server); err != nil {
+		return err
+	}
+	if d.joined.config, d.joined.hangUp, err = d.joined.servers.client(ctx, paths, d.cfg.NodeName); err != nil {
 		return fmt.Errorf("join %s: %w", d.cfg.Server, err)
 	}
 	return d.learn(ctx)
@@ -522,7 +526,7 @@ func (d *Daemon) unjoin() error {
 	if err != nil {
 		return err
 	}
-	for _, f := range append(files, nodeKubeconfig(&d.cfg), joinKubeconfig(&d.cfg), clusterCA(&d.cfg), factsFile(d.cfg.DataDir)) {
+	for _, f := range append(files, nodeKubeconfig(&d.cfg), joinKubeconfig(&d.cfg), clusterCA(&d.cfg), factsFile(d.cfg.DataDir), serversFile(d.cfg.DataDir)) {
 		err = errors.Join(err, removeIfThere(f))
 	}
 	return err

@@ -61,7 +61,10 @@ func newLeaving(ctx context.Context, f Farewell, cfg config.Config, known bool, 
 	own, err := clientcmd.BuildConfigFromFlags("", cfg.Kubeconfig())
 	if !cfg.Role.HasServer() {
 		paths := certificates.Paths{Kubeconfig: nodeKubeconfig(&cfg), CertDir: filepath.Join(cfg.DataDir, "pki")}
-		own, _, err = certificates.ClientConfig(ctx, paths, cfg.NodeName, true)
+		var servers *serverList
+		if servers, err = newServerList(cfg.DataDir, cfg.NodeName, cfg.Server); err == nil {
+			own, _, err = servers.client(ctx, paths, cfg.NodeName)
+		}
 	}
 	if err != nil {
 		return nil, err

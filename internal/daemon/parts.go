@@ -34,6 +34,7 @@ var parts = []part{
 	{of: config.Role.HasServer, leads: true, make: (*Daemon).newScheduler},
 	{of: everywhere, make: (*Daemon).newDNS},
 	{of: config.Role.HasServer, leads: true, make: (*Daemon).newControllers},
+	{of: joinedOnly, make: (*Daemon).newServers},
 	{of: config.Role.HasNode, make: (*Daemon).newLocalVolumes},
 	{of: config.Role.HasNode, make: (*Daemon).newProxy},
 	{of: config.Role.HasNode, make: (*Daemon).newPolicies},
@@ -42,6 +43,9 @@ var parts = []part{
 
 // everywhere is for what even a server without a node has something to publish of.
 func everywhere(config.Role) bool { return true }
+
+// joinedOnly is for what nodes need whose server is elsewhere.
+func joinedOnly(r config.Role) bool { return !r.HasServer() }
 
 // startParts starts the parts of this instance's role.
 func (d *Daemon) startParts(ctx context.Context) error {

@@ -50,6 +50,10 @@ type Paths struct {
 	Bootstrap string
 	// CertDir is where kubelet-client-current.pem is written.
 	CertDir string
+	// Dial, if not nil, makes the connections of a client that rotates its certificate, and Verify changes how it checks the
+	// server's.
+	Dial   func(ctx context.Context, network, address string) (net.Conn, error)
+	Verify func(*tls.Config)
 }
 
 // ClientConfig returns how to reach the API server. Without a valid kubeconfig it requests a
@@ -69,7 +73,7 @@ func ClientConfig(ctx context.Context, p Paths, nodeName string, rotate bool) (c
 	if !rotate {
 		return cfg, func() {}, nil
 	}
-	return useStore(ctx, cfg, p.CertDir)
+	return useStore(ctx, cfg, p)
 }
 
 // valid reports whether a kubeconfig has a client certificate that has not expired.
@@ -103,8 +107,8 @@ func valid(ctx context.Context, kubeconfig string) bool {
 
 // useStore makes a client read its certificate from the store. A pair in the kubeconfig is first
 // moved there.
-func useStore(ctx context.Context, cfg *rest.Config, dir string) (*rest.Config, func(), error) {
-	store, err := openStore(ctx, clientName, dir, "", "")
+func useStore(ctx context.Context, cfg *rest.Config, p Paths) (*rest.Config, func(), error) {
+	store, err := openStore(ctx, clientName, p.CertDir, "", "")
 	if err != nil {
 		return nil, nil, err
 	}
@@ -122,13 +126,13 @@ func useStore(ctx context.Context, cfg *rest.Config, dir string) (*rest.Config, 
 			}
 		}
 	}
-	return rotating(cfg, store)
+	return rotating(cfg, store, p)
 }
 
 // rotating replaces a client's transport with one that presents the store's certificate.
 // client-go's own would notice a new file only after five minutes, and the API server refuses
 // requests on a connection whose certificate has expired meanwhile.
-func rotating(cfg *rest.Config, store certificate.Store) (*rest.Config, func(), error) {
+func rotating(cfg *rest.Config, store certificate.Store, p Paths) (*rest.Config, func(), error) {
 	cfg = rest.CopyConfig(cfg)
 	cfg.CertFile, cfg.KeyFile, cfg.CertData, cfg.KeyData = "", "", nil, nil
 	secure, err := rest.TLSConfigFor(cfg)
@@ -139,7 +143,14 @@ func rotating(cfg *rest.Config, store certificate.Store) (*rest.Config, func(), 
 		secure = &tls.Config{MinVersion: tls.VersionTLS12}
 	}
 	secure.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return store.Current() }
-	dialer := connrotation.NewDialer((&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}).DialContext)
+	dial := (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}).DialContext
+	if p.Dial != nil {
+		dial = p.Dial
+	}
+	if p.Verify != nil {
+		p.Verify(secure)
+	}
+	dialer := connrotation.NewDialer(dial)
 	cfg.Transport = utilnet.SetTransportDefaults(&http.Transport{
 		Proxy: http.ProxyFromEnvironment, TLSHandshakeTimeout: 10 * time.Second, MaxIdleConnsPerHost: 25,
 		TLSClientConfig: secure, DialContext: dialer.DialContext,
