@@ -13,6 +13,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 	bootstrap "k8s.io/cluster-bootstrap/token/api"
 	kubeversion "k8s.io/component-base/version"
@@ -24,6 +25,9 @@ import (
 	"wherry.dev/internal/record"
 	"wherry.dev/internal/safepath"
 )
+
+// serversResource is what errors of those who join are about.
+var serversResource = schema.GroupResource{Resource: "servers"}
 
 // serverRequest is what a server sends that wants to join others.
 type serverRequest struct {
@@ -99,8 +103,13 @@ func (d *Daemon) joinServers(ctx context.Context) error {
 	}
 	var answer serverAnswer
 	for end, said := time.Now().Add(serverPatience), ""; ; {
-		data, err := client.CoreV1().RESTClient().Post().AbsPath(cluster.ServersPath).SetHeader("Content-Type", "application/json").Body(body).DoRaw(ctx)
+		result := client.CoreV1().RESTClient().Post().AbsPath(cluster.ServersPath).SetHeader("Content-Type", "application/json").Body(body).Do(ctx)
+		err := result.Error() // with the words of the answer, which Raw would not have
 		if err == nil {
+			data, err := result.Raw()
+			if err != nil {
+				return fmt.Errorf("join %s: %w", inv.server, err)
+			}
 			if err = json.Unmarshal(data, &answer); err != nil {
 				return fmt.Errorf("join %s: its answer: %w", inv.server, err)
 			}
@@ -173,7 +182,7 @@ func (d *Daemon) welcome(w http.ResponseWriter, r *http.Request) {
 
 func (d *Daemon) welcomeServer(r *http.Request) (*serverAnswer, error) {
 	if r.Method != http.MethodPost {
-		return nil, apierrors.NewMethodNotSupported(metav1.SchemeGroupVersion.WithResource("servers").GroupResource(), r.Method)
+		return nil, apierrors.NewMethodNotSupported(serversResource, r.Method)
 	}
 	api := d.serving.Load()
 	if api == nil {
@@ -205,7 +214,7 @@ func (d *Daemon) welcomeServer(r *http.Request) (*serverAnswer, error) {
 	case errors.Is(err, storage.ErrBusy):
 		return nil, apierrors.NewServiceUnavailable(err.Error())
 	case err != nil:
-		return nil, apierrors.NewConflict(metav1.SchemeGroupVersion.WithResource("servers").GroupResource(), q.Name, err)
+		return nil, apierrors.NewConflict(serversResource, q.Name, err)
 	}
 	klog.FromContext(r.Context()).Info("Another server joins", "name", q.Name, "address", q.Address)
 	return &serverAnswer{Welcome: welcome, Facts: info.Facts.Data()}, nil
@@ -213,14 +222,13 @@ func (d *Daemon) welcomeServer(r *http.Request) (*serverAnswer, error) {
 
 // checkServer refuses who may not join.
 func (d *Daemon) checkServer(ctx context.Context, api *apiserver.Server, q serverRequest) error {
-	resource := metav1.SchemeGroupVersion.WithResource("servers").GroupResource()
 	id, _, _ := strings.Cut(q.Token, ".")
 	who, ok := genericapirequest.UserFrom(ctx)
 	if !ok || who.GetName() != bootstrap.BootstrapUserPrefix+id {
-		return apierrors.NewForbidden(resource, q.Name, errors.New("servers join with a token of `wherry token create --server`"))
+		return apierrors.NewForbidden(serversResource, q.Name, errors.New("servers join with a token of `wherry token create --server`"))
 	}
 	if proves, err := api.ProvesServer(q.Token, q.Proof); err != nil || !proves {
-		return apierrors.NewForbidden(resource, q.Name, errors.Join(err, errors.New("the token was not made by somebody who has the cluster's keys: use one of `wherry token create --server`")))
+		return apierrors.NewForbidden(serversResource, q.Name, errors.Join(err, errors.New("the token was not made by somebody who has the cluster's keys: use one of `wherry token create --server`")))
 	}
 	if err := checkServerSkew(kubeversion.Get().GitVersion, q.Version); err != nil {
 		return apierrors.NewBadRequest(err.Error())
