@@ -435,7 +435,7 @@ func TestWhoCannotJoin(t *testing.T) {
 	if _, err := s.on(m, "join", first.Server(), "--token", id+"."+secret+"."+strings.Repeat("0", 64)); err == nil || !strings.Contains(err.Error(), "another cluster") {
 		t.Errorf("a node of one cluster joins another: %v", err)
 	}
-	if _, err := s.on(first, "down", "--leave"); err == nil || !strings.Contains(err.Error(), "this is the server") {
+	if _, err := s.on(first, "down", "--leave"); err == nil || !strings.Contains(err.Error(), "the only server") {
 		t.Errorf("a server leaves: %v", err)
 	}
 }
