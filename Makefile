@@ -45,8 +45,8 @@ images: deps ## build the demo images into out/images
 up: deps build images ## start a node, run examples/web.yaml, show the waterfall of its start
 	@examples/up.sh $(BIN) out/images $(UP_FLAGS)
 
-cluster: build images ## a cluster of NODES (3) nodes in network namespaces, until it is interrupted: make cluster [NODES=3] [CLUSTER_FLAGS="-routed 2"]
-	@$(GO) run ./test/cluster/run -nodes $(or $(NODES),3) -images out/images $(CLUSTER_FLAGS) $(BIN)
+cluster: build images ## a cluster of NODES (3) nodes in network namespaces, SERVERS (1) of them servers, until it is interrupted: make cluster [NODES=4 SERVERS=3] [CLUSTER_FLAGS="-routed 2"]
+	@$(GO) run ./test/cluster/run -nodes $(or $(NODES),3) -servers $(or $(SERVERS),1) -images out/images $(CLUSTER_FLAGS) $(BIN)
 
 down: ## stop the node and what runs on it
 	@$(BIN) down

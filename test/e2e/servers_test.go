@@ -151,7 +151,7 @@ func (s *several) serversAre(client kubernetes.Interface, want ...*nodes.Machine
 // load writes through servers until it is stopped: objects, and a number each that is counted up. No request may fail, and
 // what was acknowledged must be there afterwards, once.
 type load struct {
-	stop   context.CancelFunc
+	ended  atomic.Bool
 	done   sync.WaitGroup
 	mu     sync.Mutex
 	made   map[string]int // objects, and what they were last known to count
@@ -162,15 +162,13 @@ type load struct {
 
 func (s *several) load(round int, clients ...kubernetes.Interface) *load {
 	l := &load{made: map[string]int{}}
-	var ctx context.Context
-	ctx, l.stop = context.WithCancel(context.Background())
 	for i, c := range clients {
 		for j := range 3 {
 			l.done.Go(func() {
-				for n := 0; ctx.Err() == nil; n++ {
+				for n := 0; !l.ended.Load(); n++ {
 					began := time.Now()
 					name := fmt.Sprintf("load-%d-%d-%d-%d", round, i, j, n)
-					err := l.write(c, name)
+					err := l.write(s.t.Context(), c, name)
 					l.mu.Lock()
 					if err != nil {
 						l.errs = append(l.errs, fmt.Errorf("%s: %w", name, err))
@@ -185,8 +183,8 @@ func (s *several) load(round int, clients ...kubernetes.Interface) *load {
 }
 
 // write creates an object and counts it up once.
-func (l *load) write(c kubernetes.Interface, name string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+func (l *load) write(ctx context.Context, c kubernetes.Interface, name string) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	cm := &v1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"load": ""}}, Data: map[string]string{"n": "0"}}
 	if _, err := c.CoreV1().ConfigMaps("default").Create(ctx, cm, metav1.CreateOptions{}); err != nil {
@@ -223,7 +221,7 @@ func (l *load) know(name string, n int) {
 // check stops the load, and compares what was acknowledged with what a server has.
 func (l *load) check(t *testing.T, c kubernetes.Interface) {
 	t.Helper()
-	l.stop()
+	l.ended.Store(true)
 	l.done.Wait()
 	if len(l.errs) > 0 {
 		t.Errorf("%d requests failed, such as %v", len(l.errs), l.errs[0])

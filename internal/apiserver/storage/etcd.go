@@ -159,6 +159,9 @@ func (e *embedded) close() error {
 		case <-e.end.failed():
 		}
 	}
+	if e.assembly != nil {
+		err = errors.Join(err, e.assembly.serves.close())
+	}
 	// Closing alone does not unlock it: a child that is being forked has the file open, too.
 	return errors.Join(err, unix.Flock(int(e.lock.Fd()), unix.LOCK_UN), e.lock.Close())
 }
@@ -222,39 +225,50 @@ var starting sync.Mutex
 // startEtcd starts the server and waits until it leads or, if it has other members, until one of them does and this one votes.
 // It returns an error for damage on which etcd would panic or exit.
 func startEtcd(ctx context.Context, dir string, peers *Peers, end *fatality) (*embed.Etcd, *assembly, error) {
-	etcd, others, err := launch(ctx, dir, peers, end)
-	if err != nil || !others {
+	etcd, serves, err := launch(ctx, dir, peers, end)
+	if err != nil || serves == nil {
 		return etcd, nil, err
 	}
-	a, err := newAssembly(etcd.Server, peers, end)
+	a, err := newAssembly(etcd.Server, peers, serves, end)
 	if err == nil {
 		err = a.start(ctx)
 	}
 	if err != nil {
 		etcd.Close()
-		return nil, nil, err
+		return nil, nil, errors.Join(err, serves.close())
 	}
 	return etcd, a, nil
 }
 
-// launch starts the server. If it has no other members, or none of those that it may have is there yet, it leads when launch
+// launch starts the server, and what serves its other members; nil if it can have none. Without others it leads when launch
 // returns.
-func launch(ctx context.Context, dir string, peers *Peers, end *fatality) (etcd *embed.Etcd, others bool, err error) {
+func launch(ctx context.Context, dir string, peers *Peers, end *fatality) (etcd *embed.Etcd, serves *peerServer, err error) {
+	defer func() {
+		if err != nil {
+			err, serves = errors.Join(err, serves.close()), nil
+		}
+	}()
 	starting.Lock()
 	defer starting.Unlock()
 	wal.SegmentSizeBytes = segmentBytes
 	cfg, err := etcdConfig(dir, end)
-	if err == nil {
-		others, err = withMembers(cfg, dir, peers)
-	}
 	if err != nil {
-		return nil, false, err
+		return nil, nil, err
+	}
+	others, err := withMembers(cfg, dir, peers)
+	if err != nil {
+		return nil, nil, err
 	}
 	if err := checkFiles(filepath.Join(cfg.Dir, "member")); err != nil {
-		return nil, false, err
+		return nil, nil, err
 	}
 	if err := newSpace(cfg.Dir).forStart(); err != nil {
-		return nil, false, err
+		return nil, nil, err
+	}
+	if others {
+		if serves, err = listenForPeers(peers); err != nil {
+			return nil, nil, err
+		}
 	}
 	opened := make(chan *embed.Etcd, 1)
 	go func() { // after a fatality it ends without a result
@@ -274,15 +288,15 @@ func launch(ctx context.Context, dir string, peers *Peers, end *fatality) (etcd 
 	select {
 	case etcd = <-opened:
 	case <-end.failed():
-		return nil, others, end.err()
+		return nil, serves, end.err()
 	}
-	if others && len(etcd.Server.Cluster().Members()) != 1 {
-		return etcd, others, nil
+	if others {
+		serves.serve(etcd.Server)
+		if len(etcd.Server.Cluster().Members()) != 1 {
+			return etcd, serves, nil
+		}
 	}
-	if err := lead(ctx, etcd.Server, end); err != nil {
-		return nil, others, err
-	}
-	return etcd, others, nil
+	return etcd, serves, lead(ctx, etcd.Server, end)
 }
 
 // MemberDir returns etcd's own data folder.

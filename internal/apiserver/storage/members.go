@@ -134,7 +134,7 @@ func withMembers(cfg *embed.Config, dir string, p *Peers) (bool, error) {
 		return false, err
 	}
 	cfg.Name = p.Name
-	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = []url.URL{*own}, []url.URL{*own}
+	cfg.AdvertisePeerUrls = []url.URL{*own}
 	cfg.PeerTLSInfo = p.tls()
 	cfg.InitialCluster = cfg.InitialClusterFromName(p.Name)
 	if m.Initial != "" {
@@ -151,6 +151,7 @@ type assembly struct {
 	end    *fatality
 	peers  *Peers
 	client *http.Client
+	serves *peerServer
 
 	closing atomic.Bool
 
@@ -164,13 +165,13 @@ type assembly struct {
 	asked   time.Time
 }
 
-func newAssembly(server *etcdserver.EtcdServer, p *Peers, end *fatality) (*assembly, error) {
+func newAssembly(server *etcdserver.EtcdServer, p *Peers, serves *peerServer, end *fatality) (*assembly, error) {
 	cfg, err := p.tls().ClientConfig()
 	if err != nil {
 		return nil, err
 	}
 	return &assembly{
-		server: server, end: end, peers: p,
+		server: server, end: end, peers: p, serves: serves,
 		client: &http.Client{Timeout: answerPatience, Transport: &http.Transport{TLSClientConfig: cfg, DisableKeepAlives: true}},
 	}, nil
 }
@@ -455,7 +456,7 @@ func (b *Backend) AddMember(ctx context.Context, name, address string) (initial 
 			return "", fmt.Errorf("there is a server %s at %s already, which answers: give the new one another name and address, or take the old one out first", m.Name, m.PeerURLs)
 		default:
 			klog.FromContext(ctx).Info("Removing a member of etcd in whose place a new server comes", "name", m.Name, "urls", m.PeerURLs)
-			if _, err := a.server.RemoveMember(ctx, uint64(m.ID)); err != nil {
+			if err := a.remove(ctx, m.ID); err != nil {
 				return "", busy(fmt.Errorf("remove the member %s, in whose place the new server comes: %w", m.Name, err))
 			}
 		}
@@ -482,6 +483,8 @@ func (b *Backend) AddMember(ctx context.Context, name, address string) (initial 
 // busy marks errors that pass.
 func busy(err error) error {
 	switch {
+	case errors.Is(err, membership.ErrIDExists), errors.Is(err, membership.ErrPeerURLexists): // an attempt before this one
+		return fmt.Errorf("%w: the server is being added", ErrBusy)
 	case errors.Is(err, membership.ErrTooManyLearners):
 		return fmt.Errorf("%w: another server is joining", ErrBusy)
 	case errors.Is(err, etcderrors.ErrUnhealthy), errors.Is(err, etcderrors.ErrNotEnoughStartedMembers):
@@ -523,7 +526,7 @@ func (b *Backend) RemoveMember(ctx context.Context, who string) (Member, error) 
 	}
 	for end := time.Now().Add(removePatience); ; {
 		trying, cancel := context.WithTimeout(ctx, a.server.RequestTimeout())
-		_, err := a.server.RemoveMember(trying, uint64(id))
+		err := a.remove(trying, id)
 		cancel()
 		if err == nil || gone.Self && a.isRemoved() {
 			return gone, nil
@@ -534,6 +537,15 @@ func (b *Backend) RemoveMember(ctx context.Context, who string) (Member, error) 
 		}
 		time.Sleep(startPause)
 	}
+}
+
+// remove removes a member, or does nothing if that has been done.
+func (a *assembly) remove(ctx context.Context, id types.ID) error {
+	_, err := a.server.RemoveMember(ctx, uint64(id))
+	if errors.Is(err, membership.ErrIDRemoved) || errors.Is(err, membership.ErrIDNotFound) {
+		return nil
+	}
+	return err
 }
 
 // handOver makes another member the leader.

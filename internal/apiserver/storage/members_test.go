@@ -70,16 +70,16 @@ func (s *servers) open(name string) *Backend {
 	return b
 }
 
-// first starts the first server, which may have others.
-func (s *servers) first(name string) *Backend {
+// first starts the first server, a, which may have others.
+func (s *servers) first() *Backend {
 	s.t.Helper()
-	if err := os.MkdirAll(s.data(name), 0o700); err != nil {
+	if err := os.MkdirAll(s.data("a"), 0o700); err != nil {
 		s.t.Fatal(err)
 	}
-	if err := WillHaveMembers(s.data(name)); err != nil {
+	if err := WillHaveMembers(s.data("a")); err != nil {
 		s.t.Fatal(err)
 	}
-	return s.open(name)
+	return s.open("a")
 }
 
 // join starts another one, which learns of the others from the one that is asked.
@@ -106,29 +106,32 @@ func (s *servers) add(name string, asked *Backend) string {
 	}
 }
 
-func putTo(t *testing.T, b *Backend, key, value string) {
+// testKey is what tests write.
+const testKey = "/registry/x"
+
+func putTo(t *testing.T, b *Backend, value string) {
 	t.Helper()
 	for end := time.Now().Add(20 * time.Second); ; {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-		_, err := b.client.KV.Put(ctx, key, value)
+		_, err := b.client.Put(ctx, testKey, value)
 		cancel()
 		if err == nil {
 			return
 		}
 		if time.Now().After(end) {
-			t.Fatalf("put %s: %v", key, err)
+			t.Fatalf("put: %v", err)
 		}
 	}
 }
 
-func wantValue(t *testing.T, b *Backend, key, value string) {
+func wantValue(t *testing.T, b *Backend, value string) {
 	t.Helper()
-	got, err := b.client.KV.Get(t.Context(), key)
+	got, err := b.client.KV.Get(t.Context(), testKey)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if len(got.Kvs) != 1 || string(got.Kvs[0].Value) != value {
-		t.Errorf("%s: %v, want %s", key, got.Kvs, value)
+		t.Errorf("%v, want %s", got.Kvs, value)
 	}
 }
 
@@ -146,20 +149,20 @@ func TestServersShareTheirData(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	putTo(t, lone, "/registry/x", "alone")
+	putTo(t, lone, "alone")
 	if _, err := lone.AddMember(t.Context(), "b", s.peers("b").Address); !errors.Is(err, ErrLone) {
 		t.Errorf("alone: %v, want %v", err, ErrLone)
 	}
 	shut(t, lone)
 
-	a := s.first("a")
+	a := s.first()
 	b := s.join("b", a)
 	c := s.join("c", b)
 	for _, m := range []*Backend{a, b, c} {
-		wantValue(t, m, "/registry/x", "alone")
+		wantValue(t, m, "alone")
 	}
-	putTo(t, c, "/registry/x", "three")
-	wantValue(t, a, "/registry/x", "three")
+	putTo(t, c, "three")
+	wantValue(t, a, "three")
 	list, err := b.Members()
 	if err != nil || len(list) != 3 {
 		t.Fatal(list, err)
@@ -181,17 +184,17 @@ func TestServersShareTheirData(t *testing.T) {
 	}
 
 	shut(t, a) // it leads, or not
-	putTo(t, b, "/registry/x", "two of three")
-	wantValue(t, c, "/registry/x", "two of three")
+	putTo(t, b, "two of three")
+	wantValue(t, c, "two of three")
 	a = s.open("a")
-	wantValue(t, a, "/registry/x", "two of three")
+	wantValue(t, a, "two of three")
 }
 
 func TestServersWithoutMajoritySaySo(t *testing.T) {
 	s := newServers(t)
-	a := s.first("a")
+	a := s.first()
 	b := s.join("b", a)
-	putTo(t, a, "/registry/x", "1")
+	putTo(t, a, "1")
 	shut(t, b)
 	var err error
 	for end := time.Now().Add(30 * time.Second); !apierrors.IsServiceUnavailable(err) && time.Now().Before(end); {
@@ -222,7 +225,7 @@ func TestServersWithoutMajoritySaySo(t *testing.T) {
 		t.Fatal(err)
 	}
 	a = s.open("a")
-	wantValue(t, a, "/registry/x", "1")
+	wantValue(t, a, "1")
 	list, err := a.Members()
 	if err != nil || len(list) != 1 || list[0].Name != "a" || list[0].Address != s.peers("a").Address {
 		t.Fatalf("%+v, %v", list, err)
@@ -233,17 +236,17 @@ func TestServersWithoutMajoritySaySo(t *testing.T) {
 	if _, err := Open(ctx, Config{Dir: s.data("b"), Peers: s.peers("b")}); err == nil {
 		t.Error("a member of the old cluster serves")
 	}
-	wantValue(t, a, "/registry/x", "1")
+	wantValue(t, a, "1")
 	if err := os.RemoveAll(s.data("b")); err != nil {
 		t.Fatal(err)
 	}
 	b = s.join("b", a)
-	wantValue(t, b, "/registry/x", "1")
+	wantValue(t, b, "1")
 }
 
 func TestServersComeAndGo(t *testing.T) {
 	s := newServers(t)
-	a := s.first("a")
+	a := s.first()
 	if _, err := a.RemoveMember(t.Context(), "a"); err == nil || !strings.Contains(err.Error(), "only one") {
 		t.Errorf("the last one goes: %v", err)
 	}
@@ -264,8 +267,8 @@ func TestServersComeAndGo(t *testing.T) {
 	if err := a.RestartReason(); !errors.Is(err, ErrRemoved) {
 		t.Errorf("it ends because of %v", err)
 	}
-	putTo(t, b, "/registry/x", "without a")
-	wantValue(t, c, "/registry/x", "without a")
+	putTo(t, b, "without a")
+	wantValue(t, c, "without a")
 	_ = a.Close() // it has failed
 	if _, err := Open(t.Context(), Config{Dir: s.data("a"), Peers: s.peers("a")}); !errors.Is(err, ErrRemoved) {
 		t.Errorf("it starts again: %v", err)
@@ -283,10 +286,10 @@ func TestServersComeAndGo(t *testing.T) {
 
 func TestAServerThatLostItsDataComesBack(t *testing.T) {
 	s := newServers(t)
-	a := s.first("a")
+	a := s.first()
 	b := s.join("b", a)
 	c := s.join("c", b)
-	putTo(t, c, "/registry/x", "1")
+	putTo(t, c, "1")
 	shut(t, c)
 	if err := os.RemoveAll(s.data("c")); err != nil {
 		t.Fatal(err)
@@ -302,7 +305,7 @@ func TestAServerThatLostItsDataComesBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	c = s.open("c")
-	wantValue(t, c, "/registry/x", "1")
+	wantValue(t, c, "1")
 	list, err := c.Members()
 	if err != nil || len(list) != 3 {
 		t.Fatalf("%+v, %v", list, err)
@@ -311,7 +314,7 @@ func TestAServerThatLostItsDataComesBack(t *testing.T) {
 
 func TestStrangersAreNoMembers(t *testing.T) {
 	s, other := newServers(t), newServers(t)
-	a := s.first("a")
+	a := s.first()
 	// Somebody with a certificate of another authority, as nodes have one of the cluster's.
 	other.ports["b"] = 0
 	initial, err := a.AddMember(t.Context(), "b", other.peers("b").Address)
@@ -326,5 +329,5 @@ func TestStrangersAreNoMembers(t *testing.T) {
 	if _, err := Open(ctx, Config{Dir: other.data("b"), Peers: other.peers("b")}); err == nil {
 		t.Error("a stranger has joined")
 	}
-	putTo(t, a, "/registry/x", "1") // a learner that is not there keeps nobody up
+	putTo(t, a, "1") // a learner that is not there keeps nobody up
 }

@@ -28,7 +28,7 @@ func (b *Backend) KeepPresent(ctx context.Context, name string, value []byte, ch
 	for {
 		err := b.present(ctx, name, value, changed)
 		if ctx.Err() != nil {
-			return nil
+			return nil //nolint:nilerr // told to stop
 		}
 		klog.FromContext(ctx).Info("Cannot say that this server is there, trying again", "err", err)
 		select {
@@ -54,7 +54,7 @@ func (b *Backend) present(ctx context.Context, name string, value []byte, change
 		_, rerr := b.client.Revoke(ctx, lease.ID)
 		err = errors.Join(err, rerr)
 	}()
-	if _, err := b.client.KV.Put(ctx, presencePrefix+name, string(value), clientv3.WithLease(lease.ID)); err != nil {
+	if _, err := b.client.Put(ctx, presencePrefix+name, string(value), clientv3.WithLease(lease.ID)); err != nil {
 		return err
 	}
 	alive, err := b.client.KeepAlive(ctx, lease.ID)

@@ -37,7 +37,7 @@ func increment(ctx context.Context, b *Backend, key string) error {
 // Clients of the servers that are left notice nothing but a pause: no request fails, and each is carried out once.
 func TestRequestsSurviveTheLeader(t *testing.T) {
 	s := newServers(t)
-	all := map[string]*Backend{"a": s.first("a")}
+	all := map[string]*Backend{"a": s.first()}
 	all["b"] = s.join("b", all["a"])
 	all["c"] = s.join("c", all["a"])
 	var leader string
@@ -47,8 +47,8 @@ func TestRequestsSurviveTheLeader(t *testing.T) {
 		}
 	}
 	var wg sync.WaitGroup
-	ctx, stop := context.WithTimeout(t.Context(), 6*time.Second)
-	defer stop()
+	var ended atomic.Bool
+	defer time.AfterFunc(6*time.Second, func() { ended.Store(true) }).Stop()
 	var made [2]atomic.Int64
 	for name, b := range all {
 		if name == leader {
@@ -56,7 +56,7 @@ func TestRequestsSurviveTheLeader(t *testing.T) {
 		}
 		for i := range 8 {
 			wg.Go(func() {
-				for n := 0; ctx.Err() == nil; n++ {
+				for n := 0; !ended.Load(); n++ {
 					// Numbers, each by one client and both servers: a lost or doubled one is seen.
 					if err := increment(t.Context(), b, "/registry/numbers/"+strconv.Itoa(i%4)); err != nil {
 						t.Errorf("%s: update: %v", name, err)
@@ -120,7 +120,7 @@ func TestRequestsSurviveTheLeader(t *testing.T) {
 // An attempt that is late has no effect any more.
 func TestLateAttemptsAreFencedOff(t *testing.T) {
 	s := newServers(t)
-	a := s.first("a")
+	a := s.first()
 	steady := a.embedded.steady
 	before := steady.now()
 	late := a.embedded.own.Txn(t.Context()).
@@ -149,7 +149,7 @@ func TestLateAttemptsAreFencedOff(t *testing.T) {
 // What an earlier attempt has done counts as done.
 func TestWhatAnEarlierAttemptHasDoneIsDone(t *testing.T) {
 	s := newServers(t)
-	a := s.first("a")
+	a := s.first()
 	kv := a.client.KV.(*aroundKV)
 	failed, err := a.embedded.own.Txn(t.Context()).If(clientv3.Compare(clientv3.Version("/registry/none"), "=", 1)).Commit()
 	if err != nil {
@@ -163,7 +163,7 @@ func TestWhatAnEarlierAttemptHasDoneIsDone(t *testing.T) {
 		}
 		return got
 	}
-	putTo(t, a, "/registry/x", "ours")
+	putTo(t, a, "ours")
 	at, err := a.client.KV.Get(t.Context(), "/registry/x")
 	if err != nil {
 		t.Fatal(err)
@@ -175,7 +175,7 @@ func TestWhatAnEarlierAttemptHasDoneIsDone(t *testing.T) {
 	if got := settled(clientv3.OpPut("/registry/x", "another")); got.Succeeded {
 		t.Errorf("somebody else's is there: %+v", got)
 	}
-	putTo(t, a, "/registry/x", "changed by another")
+	putTo(t, a, "changed by another")
 	if got := settled(clientv3.OpPut("/registry/x", "ours")); !got.Succeeded || got.Header.Revision != created {
 		t.Errorf("it was created, and changed by another: %+v, want revision %d", got, created)
 	}

@@ -24,21 +24,25 @@ import (
 
 func main() {
 	nodes := flag.Int("nodes", 3, "how many nodes, the first with the server")
+	servers := flag.Int("servers", 1, "how many of them are servers, too")
 	routed := flag.Int("routed", 1, "how many of them are behind a router")
 	images := flag.String("images", "", "folder of images in archives for all nodes")
 	flags := flag.String("flags", "", "further flags of the server, separated by spaces")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, flag.Arg(0), *images, *flags, *nodes, *routed); err != nil {
+	if err := run(ctx, flag.Arg(0), *images, *flags, *nodes, *servers, *routed); err != nil {
 		fmt.Fprintln(os.Stderr, "cluster: "+err.Error())
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, wherry, images, flags string, nodes, routed int) (err error) {
+func run(ctx context.Context, wherry, images, flags string, nodes, servers, routed int) (err error) {
 	if nodes < 1 || routed < 0 || routed >= nodes {
 		return errors.New("-nodes must be at least 1, and -routed less than that: the first node is not behind the router")
+	}
+	if servers < 1 || servers > nodes-routed {
+		return errors.New("-servers must be at least 1, and those are not behind the router")
 	}
 	if wherry, err = filepath.Abs(wherry); err != nil {
 		return err
@@ -56,7 +60,7 @@ func run(ctx context.Context, wherry, images, flags string, nodes, routed int) (
 		fmt.Println("taking the cluster away")
 		err = errors.Join(err, takeAway(context.WithoutCancel(ctx), network))
 	}()
-	if err := start(ctx, network, images, strings.Fields(flags)); err != nil {
+	if err := start(ctx, network, images, strings.Fields(flags), servers); err != nil {
 		return err
 	}
 	kubeconfig, err := expose(ctx, network.Machines[0], dir)
@@ -69,9 +73,9 @@ func run(ctx context.Context, wherry, images, flags string, nodes, routed int) (
 }
 
 // start starts the server with the first node, and lets the others join.
-func start(ctx context.Context, network *cluster.Network, images string, flags []string) error {
+func start(ctx context.Context, network *cluster.Network, images string, flags []string, servers int) error {
 	began := time.Now()
-	var token string
+	var token, serverToken string
 	for i, m := range network.Machines {
 		if images != "" {
 			if err := os.CopyFS(filepath.Join(m.Data, "images"), os.DirFS(images)); err != nil {
@@ -79,6 +83,9 @@ func start(ctx context.Context, network *cluster.Network, images string, flags [
 			}
 		}
 		args := []string{"join", network.Machines[0].Server(), "--token", token, "--node-name", m.Name, "--detach"}
+		if i > 0 && i < servers {
+			args = append([]string{"up", "--join-server", network.Machines[0].Server(), "--token", serverToken, "--node-name", m.Name, "--detach"}, flags...)
+		}
 		if i == 0 {
 			args = append([]string{"up", "--node-name", m.Name, "--detach"}, flags...)
 		}
@@ -93,6 +100,10 @@ func start(ctx context.Context, network *cluster.Network, images string, flags [
 				return fmt.Errorf("token: %w", err)
 			}
 			token = strings.TrimSpace(string(out))
+			if out, err = m.Wherry(ctx, "token", "create", "--server").Output(); err != nil {
+				return fmt.Errorf("token for servers: %w", err)
+			}
+			serverToken = strings.TrimSpace(string(out))
 		}
 	}
 	fmt.Printf("%d nodes are Ready after %.1f s\n", len(network.Machines), time.Since(began).Seconds())
