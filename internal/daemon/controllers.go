@@ -119,12 +119,14 @@ func (d *Daemon) newScheduler(ctx context.Context, f informers.SharedInformerFac
 	return []service{{name: "scheduler", run: run}}, nil
 }
 
-// scheduling serves the scheduler's reports on pods.
+// scheduling serves the scheduler's reports on pods: those of another server, if that one leads.
 func (d *Daemon) scheduling(w http.ResponseWriter, r *http.Request) {
 	s := d.scheduler.Load()
-	if s == nil {
+	switch {
+	case s != nil:
+		s.ServeHTTP(w, r)
+	case d.several && r.Header.Get(askedForHeader) == "" && d.forward(w, r):
+	default:
 		http.Error(w, report.NotScheduling, http.StatusNotFound)
-		return
 	}
-	s.ServeHTTP(w, r)
 }

@@ -21,36 +21,37 @@ import (
 
 // With several servers one at a time leads: it has the scheduler and the controllers. The leases have upstream's names, so
 // that whoever runs one of the two alone takes its turn, too. A leader that dies is followed within five seconds.
-const (
-	leaseDuration = 4 * time.Second
-	renewDeadline = 3 * time.Second
-	retryPeriod   = 800 * time.Millisecond
-	// leadAgain is the pause after a term that ended with an error.
-	leadAgain = time.Second
-)
+var controllersLease = lease{"kube-controller-manager", 4 * time.Second, 3 * time.Second, 800 * time.Millisecond}
 
-const (
-	controllersLease = "kube-controller-manager"
-	schedulerLease   = "kube-scheduler"
-)
+// schedulerLease is held by whoever holds the other one, and ends with it (takeOver): it has upstream's times, which cost less.
+var schedulerLease = lease{"kube-scheduler", 15 * time.Second, 10 * time.Second, 2 * time.Second}
+
+// lease says who leads.
+type lease struct {
+	name                   string
+	duration, renew, retry time.Duration
+}
+
+// leadAgain is the pause after a term that ended with an error.
+const leadAgain = time.Second
 
 // whileLeading runs a component while this server holds a lease, again and again.
-func (d *Daemon) whileLeading(ctx context.Context, user, lease string, seen func(string), run func(context.Context) error) error {
+func (d *Daemon) whileLeading(ctx context.Context, user string, l lease, seen func(string), run func(context.Context) error) error {
 	_, cfg, err := d.as(user)
 	if err != nil {
 		return err
 	}
 	election := componentconfig.LeaderElectionConfiguration{
-		LeaderElect: true, ResourceLock: "leases", ResourceNamespace: metav1.NamespaceSystem, ResourceName: lease,
-		LeaseDuration: metav1.Duration{Duration: leaseDuration}, RenewDeadline: metav1.Duration{Duration: renewDeadline},
-		RetryPeriod: metav1.Duration{Duration: retryPeriod},
+		LeaderElect: true, ResourceLock: "leases", ResourceNamespace: metav1.NamespaceSystem, ResourceName: l.name,
+		LeaseDuration: metav1.Duration{Duration: l.duration}, RenewDeadline: metav1.Duration{Duration: l.renew},
+		RetryPeriod: metav1.Duration{Duration: l.retry},
 	}
 	for {
 		err := component.Lead(ctx, cfg, election, d.identity, seen, run)
 		if ctx.Err() != nil {
 			return err
 		}
-		klog.FromContext(ctx).Error(err, "This server does not lead any more", "lease", lease)
+		klog.FromContext(ctx).Error(err, "This server does not lead any more", "lease", l.name)
 		if !pause(ctx, leadAgain) {
 			return nil
 		}
@@ -108,7 +109,7 @@ func (d *Daemon) takeOver(ctx context.Context, last string) {
 	if err == nil {
 		leases := client.CoordinationV1().Leases(metav1.NamespaceSystem)
 		var l *coordinationv1.Lease
-		l, err = leases.Get(ctx, schedulerLease, metav1.GetOptions{})
+		l, err = leases.Get(ctx, schedulerLease.name, metav1.GetOptions{})
 		if err == nil && ptr.Deref(l.Spec.HolderIdentity, "") == last {
 			l.Spec.HolderIdentity, l.Spec.LeaseDurationSeconds = new(""), new(int32(1)) // as client-go releases one
 			_, err = leases.Update(ctx, l, metav1.UpdateOptions{})

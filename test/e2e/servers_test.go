@@ -280,6 +280,17 @@ func TestServersFail(t *testing.T) {
 			}
 		}
 	}
+	// Every server can say what the scheduler thinks, which one of them has.
+	s.create(busybox("nowhere", func(p *v1.Pod) { p.Spec.NodeSelector = map[string]string{"no": "such"} }, script(loop)))
+	for _, m := range servers {
+		s.eventually("explain on "+m.Name, func() error {
+			out, err := s.on(m, "explain", "pod/nowhere")
+			if err == nil && !strings.Contains(out, "node selector") {
+				err = errors.New(out)
+			}
+			return err
+		})
+	}
 	for round := range 2 {
 		leader := s.leader(servers[0])
 		var others []*nodes.Machine
