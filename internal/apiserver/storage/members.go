@@ -461,11 +461,15 @@ func (b *Backend) AddMember(ctx context.Context, name, address string) (initial 
 			}
 		}
 	}
-	if !added {
-		now := time.Now()
-		if _, err := a.server.AddMember(ctx, *membership.NewMemberAsLearner("", urls, "", &now)); err != nil {
+	for now := time.Now(); !added; now = now.Add(time.Second) {
+		_, err := a.server.AddMember(ctx, *membership.NewMemberAsLearner("", urls, "", &now))
+		if errors.Is(err, membership.ErrIDRemoved) {
+			continue // IDs follow from the address and the second: one that was added and removed within the same
+		}
+		if err != nil {
 			return "", busy(err)
 		}
+		added = true
 	}
 	var all []string
 	for _, m := range a.server.Cluster().Members() {

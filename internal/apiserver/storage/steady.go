@@ -10,6 +10,7 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
@@ -191,45 +192,58 @@ func (s *steady) move(ctx context.Context, from int64) error {
 	})
 }
 
+// mostChanges is how many changes of a key are looked through for an attempt's.
+const mostChanges = 100
+
 // settled returns the answer of a transaction that was made again, and has failed then: if that is because an earlier attempt
-// has done its work, it has succeeded.
+// has done its work, it has succeeded. Whoever else has written the very same bytes over the same revision is taken for this
+// one: what is there is what both have asked for.
 func (s *steady) settled(ctx context.Context, t *aroundTxn, answer *clientv3.TxnResponse) (*clientv3.TxnResponse, error) {
 	if len(t.then) != 1 {
 		return answer, nil
 	}
 	op := t.then[0]
-	var now *clientv3.GetResponse
-	err := s.do(ctx, func(ctx context.Context) (err error) {
-		now, err = s.own.Get(ctx, string(op.KeyBytes()))
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
 	done := func(revision int64) (*clientv3.TxnResponse, error) {
 		header := &pb.ResponseHeader{ClusterId: answer.Header.ClusterId, MemberId: answer.Header.MemberId, RaftTerm: answer.Header.RaftTerm, Revision: revision}
 		return &clientv3.TxnResponse{Header: header, Succeeded: true}, nil
 	}
-	switch {
-	case op.IsDelete() && len(now.Kvs) == 0:
-		return done(now.Header.Revision)
-	case !op.IsPut() || len(now.Kvs) == 0:
-		return answer, nil
-	case bytes.Equal(now.Kvs[0].Value, op.ValueBytes()):
-		return done(now.Kvs[0].ModRevision)
+	at := int64(0) // the present one
+	var first *mvccpb.KeyValue
+	for range mostChanges {
+		var now *clientv3.GetResponse
+		err := s.do(ctx, func(ctx context.Context) (err error) {
+			now, err = s.own.Get(ctx, string(op.KeyBytes()), clientv3.WithRev(at))
+			return err
+		})
+		if errors.Is(err, rpctypes.ErrCompacted) {
+			return nil, s.told(errNewLeader)
+		}
+		if err != nil {
+			return nil, err
+		}
+		if len(now.Kvs) == 0 && at == 0 && op.IsDelete() {
+			return done(now.Header.Revision)
+		}
+		if len(now.Kvs) == 0 || now.Kvs[0].ModRevision <= t.expected() {
+			// What came after this was the first change: ours, or somebody else's.
+			if first != nil && op.IsPut() && bytes.Equal(first.Value, op.ValueBytes()) {
+				return done(first.ModRevision)
+			}
+			return answer, nil
+		}
+		first = now.Kvs[0]
+		at = first.ModRevision - 1
 	}
-	// Others may have changed what this one has created.
-	created := now.Kvs[0].CreateRevision
-	var first *clientv3.GetResponse
-	err = s.do(ctx, func(ctx context.Context) (err error) {
-		first, err = s.own.Get(ctx, string(op.KeyBytes()), clientv3.WithRev(created))
-		return err
-	})
-	if err != nil && !errors.Is(err, rpctypes.ErrCompacted) {
-		return nil, err
+	return nil, s.told(errNewLeader)
+}
+
+// expected returns the revision of the key at which the transaction was to do its work; 0 if there was to be no key.
+func (t *aroundTxn) expected() int64 {
+	for i := range t.cmps {
+		c := t.cmps[i].GetCompare()
+		if c.GetTarget() == pb.Compare_MOD && bytes.Equal(c.GetKey(), t.then[0].KeyBytes()) {
+			return c.GetModRevision()
+		}
 	}
-	if err == nil && len(first.Kvs) == 1 && bytes.Equal(first.Kvs[0].Value, op.ValueBytes()) {
-		return done(created)
-	}
-	return answer, nil
+	return 0
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -13,8 +14,8 @@ import (
 	"go.etcd.io/etcd/client/v3/kubernetes"
 )
 
-// increment adds one to a number, as the API server updates objects.
-func increment(ctx context.Context, b *Backend, key string) error {
+// increment adds one to a number, as the API server updates objects. who tells the clients apart.
+func increment(ctx context.Context, b *Backend, key, who string) error {
 	for {
 		now, err := b.client.Get(ctx, key, kubernetes.GetOptions{})
 		if err != nil {
@@ -23,15 +24,20 @@ func increment(ctx context.Context, b *Backend, key string) error {
 		n, revision := 0, int64(0)
 		if now.KV != nil {
 			revision = now.KV.ModRevision
-			if n, err = strconv.Atoi(string(now.KV.Value)); err != nil {
+			if n, err = number(now.KV.Value); err != nil {
 				return err
 			}
 		}
-		put, err := b.client.OptimisticPut(ctx, key, []byte(strconv.Itoa(n+1)), revision, kubernetes.PutOptions{GetOnFailure: true})
+		put, err := b.client.OptimisticPut(ctx, key, []byte(fmt.Sprintf("%d by %s", n+1, who)), revision, kubernetes.PutOptions{GetOnFailure: true})
 		if err != nil || put.Succeeded {
 			return err
 		}
 	}
+}
+
+func number(value []byte) (int, error) {
+	n, _, _ := strings.Cut(string(value), " ")
+	return strconv.Atoi(n)
 }
 
 // Clients of the servers that are left notice nothing but a pause: no request fails, and each is carried out once.
@@ -58,7 +64,7 @@ func TestRequestsSurviveTheLeader(t *testing.T) {
 			wg.Go(func() {
 				for n := 0; !ended.Load(); n++ {
 					// Numbers, each by one client and both servers: a lost or doubled one is seen.
-					if err := increment(t.Context(), b, "/registry/numbers/"+strconv.Itoa(i%4)); err != nil {
+					if err := increment(t.Context(), b, "/registry/numbers/"+strconv.Itoa(i%4), name+strconv.Itoa(i)); err != nil {
 						t.Errorf("%s: update: %v", name, err)
 						return
 					}
@@ -101,7 +107,7 @@ func TestRequestsSurviveTheLeader(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			n, err := strconv.Atoi(string(got.Kvs[0].Value))
+			n, err := number(got.Kvs[0].Value)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -155,9 +161,10 @@ func TestWhatAnEarlierAttemptHasDoneIsDone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	expected := int64(0)
 	settled := func(op clientv3.Op) *clientv3.TxnResponse {
 		t.Helper()
-		got, err := a.embedded.steady.settled(t.Context(), &aroundTxn{kv: kv, ctx: t.Context(), then: []clientv3.Op{op}}, failed)
+		got, err := a.embedded.steady.settled(t.Context(), &aroundTxn{kv: kv, ctx: t.Context(), then: []clientv3.Op{op}, cmps: []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(string(op.KeyBytes())), "=", expected)}}, failed)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -178,6 +185,19 @@ func TestWhatAnEarlierAttemptHasDoneIsDone(t *testing.T) {
 	putTo(t, a, "changed by another")
 	if got := settled(clientv3.OpPut("/registry/x", "ours")); !got.Succeeded || got.Header.Revision != created {
 		t.Errorf("it was created, and changed by another: %+v, want revision %d", got, created)
+	}
+	for range 3 {
+		putTo(t, a, "changed again")
+	}
+	if got := settled(clientv3.OpPut("/registry/x", "changed again")); got.Succeeded {
+		t.Errorf("it was changed by others, and one of them wrote the same: %+v", got)
+	}
+	expected = created
+	if got := settled(clientv3.OpPut("/registry/x", "changed by another")); !got.Succeeded || got.Header.Revision <= created {
+		t.Errorf("it was the first one to change it after %d: %+v", created, got)
+	}
+	if got := settled(clientv3.OpPut("/registry/x", "changed again")); got.Succeeded {
+		t.Errorf("it was not the first one to change it after %d: %+v", created, got)
 	}
 	if got := settled(clientv3.OpDelete("/registry/x")); got.Succeeded {
 		t.Errorf("it is not deleted: %+v", got)
