@@ -24,7 +24,7 @@ LDFLAGS := -s -w -X wherry.dev/internal/version.Version=$(VERSION) \
   -X $(VERSION_PKG).gitVersion=$(KUBE)+wherry -X $(VERSION_PKG).gitMajor=1 -X $(VERSION_PKG).gitMinor=37 \
   -X $(VERSION_PKG).gitTreeState=clean -X $(VERSION_PKG).buildDate=1970-01-01T00:00:00Z
 
-.PHONY: help deps deps-test deps-race build images up cluster down purge test attack kills history race lint bench bench-api bench-cri bench-hollow bench-scheduler diff-scheduler sim sim-scheduler conformance critest test-v2 fuzz clean
+.PHONY: help deps deps-test deps-race build images up cluster down purge faults test attack kills history race lint bench bench-api bench-cri bench-hollow bench-scheduler diff-scheduler sim sim-scheduler conformance critest test-v2 fuzz clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | sort | expand -t 14
@@ -47,6 +47,9 @@ up: deps build images ## start a node, run examples/web.yaml, show the waterfall
 
 cluster: build images ## a cluster of NODES (3) nodes in network namespaces, SERVERS (1) of them servers, until it is interrupted: make cluster [NODES=4 SERVERS=3] [CLUSTER_FLAGS="-routed 2"]
 	@$(GO) run ./test/cluster/run -nodes $(or $(NODES),3) -servers $(or $(SERVERS),1) -images out/images $(CLUSTER_FLAGS) $(BIN)
+
+faults: build ## let servers and nodes fail at random moments under load, FAULTS (20) times, and check: make faults [FAULTS=100] [FAULTS_SEED=…]
+	@FAULTS=$(or $(FAULTS),20) FAULTS_SEED=$(FAULTS_SEED) $(GO) test -count=1 -timeout 0 -v -run 'TestFaults$$' ./test/e2e
 
 down: ## stop the node and what runs on it
 	@$(BIN) down
