@@ -370,7 +370,7 @@ func TestServersComeAndGo(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
 		_, err := s.client.CoreV1().ConfigMaps("default").Create(ctx, &v1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "x-"}}, metav1.CreateOptions{})
-		if !apierrors.IsServiceUnavailable(err) || !strings.Contains(err.Error(), "of 2, which need 2, these do not answer: "+second.Name) {
+		if !apierrors.IsServiceUnavailable(err) || !strings.Contains(err.Error(), "2 of its 2 servers are needed, and these do not answer: "+second.Name) {
 			return fmt.Errorf("it says %w", err)
 		}
 		return nil

@@ -320,7 +320,7 @@ func (a *assembly) awaitLeader(ctx context.Context) error {
 		since := time.Since(a.lost)
 		a.mu.Unlock()
 		if since > electPatience {
-			err := apierrors.NewServiceUnavailable("the cluster's data is unavailable: a majority of its servers is needed: " + a.noMajority())
+			err := apierrors.NewServiceUnavailable("the cluster's data is unavailable: " + a.noMajority())
 			err.ErrStatus.Details = retryIn(1)
 			return err
 		}
@@ -355,9 +355,9 @@ func (a *assembly) whoIsMissing() string {
 		}
 	}
 	if len(missing) == 0 {
-		return fmt.Sprintf("all %d answer, and none is the leader yet", len(all))
+		return fmt.Sprintf("all of its %d servers answer, and none leads yet", len(all))
 	}
-	return fmt.Sprintf("of %d, which need %d, these do not answer: %s", voters, voters/2+1, strings.Join(missing, ", "))
+	return fmt.Sprintf("%d of its %d servers are needed, and these do not answer: %s", voters/2+1, voters, strings.Join(missing, ", "))
 }
 
 // Member is an etcd of one of the cluster's servers.
@@ -378,9 +378,8 @@ func (a *assembly) look() []Member {
 	out := make([]Member, len(list))
 	var wg sync.WaitGroup
 	for i, m := range list {
-		out[i] = Member{ID: m.ID.String(), Name: m.Name, Learner: m.IsLearner, Leader: m.ID == leader, Self: m.ID == self, Answers: m.ID == self}
-		if len(m.PeerURLs) > 0 {
-			out[i].Address = strings.TrimPrefix(m.PeerURLs[0], "https://")
+		out[i] = Member{
+			ID: m.ID.String(), Name: m.Name, Address: address(m), Learner: m.IsLearner, Leader: m.ID == leader, Self: m.ID == self, Answers: m.ID == self,
 		}
 		if m.ID != self {
 			wg.Go(func() { out[i].Answers = a.answers(m) })
@@ -389,6 +388,14 @@ func (a *assembly) look() []Member {
 	wg.Wait()
 	slices.SortFunc(out, func(a, b Member) int { return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.ID, b.ID)) })
 	return out
+}
+
+// address returns where a member is reached: host:port.
+func address(m *membership.Member) string {
+	if len(m.PeerURLs) == 0 {
+		return ""
+	}
+	return strings.TrimPrefix(m.PeerURLs[0], "https://")
 }
 
 // answers reports whether a member's etcd is there.
@@ -429,16 +436,16 @@ func (b *Backend) assembly() (*assembly, error) {
 // AddMember lets the etcd of another server join, which does not vote before it has caught up. It returns what that one
 // needs to know to start (Join). Whoever asks again gets the same. A member of the same name or address that does not answer
 // is what that server was before its data were lost: it is removed. One that answers is an error.
-func (b *Backend) AddMember(ctx context.Context, name, address string) (initial string, err error) {
+func (b *Backend) AddMember(ctx context.Context, name, at string) (initial string, err error) {
 	a, err := b.assembly()
 	if err != nil {
 		return "", err
 	}
 	a.changing.Lock()
 	defer a.changing.Unlock()
-	urls, err := types.NewURLs([]string{"https://" + address})
+	urls, err := types.NewURLs([]string{"https://" + at})
 	if err != nil {
-		return "", fmt.Errorf("address of the new server %q: %w", address, err)
+		return "", fmt.Errorf("address of the new server %q: %w", at, err)
 	}
 	if err := a.server.LinearizableReadNotify(ctx); err != nil { // this one may not know yet what others have changed
 		return "", busy(err)
@@ -448,12 +455,12 @@ func (b *Backend) AddMember(ctx context.Context, name, address string) (initial 
 		same := slices.Equal(m.PeerURLs, urls.StringSlice())
 		switch {
 		case !same && m.Name == "": // its name is needed to find it
-			return "", fmt.Errorf("%w: the server at %s has not told its name yet; if it will not come, `wherry etcd member remove %s` makes room", ErrBusy, m.PeerURLs, m.ID)
+			return "", fmt.Errorf("%w: the server at %s is joining; if it will not come, `wherry etcd member remove %s` makes room", ErrBusy, address(m), m.ID)
 		case !same && m.Name != name:
 		case same && m.Name == "": // asked before
 			added = true
 		case a.answers(m):
-			return "", fmt.Errorf("there is a server %s at %s already, which answers: give the new one another name and address, or take the old one out first", m.Name, m.PeerURLs)
+			return "", fmt.Errorf("there is a server %s at %s already, which answers: give the new one another name and address, or take the old one out first", m.Name, address(m))
 		default:
 			klog.FromContext(ctx).Info("Removing a member of etcd in whose place a new server comes", "name", m.Name, "urls", m.PeerURLs)
 			if err := a.remove(ctx, m.ID); err != nil {

@@ -143,6 +143,7 @@ func shut(t *testing.T, b *Backend) {
 }
 
 func TestServersShareTheirData(t *testing.T) {
+	t.Parallel()
 	s := newServers(t)
 	// A server that was alone before, whose data has neither its name nor its address.
 	lone, err := Open(t.Context(), Config{Dir: s.data("a"), Peers: s.peers("a")})
@@ -191,6 +192,7 @@ func TestServersShareTheirData(t *testing.T) {
 }
 
 func TestServersWithoutMajoritySaySo(t *testing.T) {
+	t.Parallel()
 	s := newServers(t)
 	a := s.first()
 	b := s.join("b", a)
@@ -200,7 +202,7 @@ func TestServersWithoutMajoritySaySo(t *testing.T) {
 	for end := time.Now().Add(30 * time.Second); !apierrors.IsServiceUnavailable(err) && time.Now().Before(end); {
 		_, err = a.client.KV.Get(t.Context(), "/registry/x")
 	}
-	if err == nil || !strings.Contains(err.Error(), "of 2, which need 2, these do not answer: b ("+s.peers("b").Address+")") {
+	if err == nil || !strings.Contains(err.Error(), "2 of its 2 servers are needed, and these do not answer: b ("+s.peers("b").Address+")") {
 		t.Fatal(err)
 	}
 	if seconds, ok := apierrors.SuggestsClientDelay(err); !ok || seconds != 1 {
@@ -245,6 +247,7 @@ func TestServersWithoutMajoritySaySo(t *testing.T) {
 }
 
 func TestServersComeAndGo(t *testing.T) {
+	t.Parallel()
 	s := newServers(t)
 	a := s.first()
 	if _, err := a.RemoveMember(t.Context(), "a"); err == nil || !strings.Contains(err.Error(), "only one") {
@@ -285,6 +288,7 @@ func TestServersComeAndGo(t *testing.T) {
 }
 
 func TestAServerThatLostItsDataComesBack(t *testing.T) {
+	t.Parallel()
 	s := newServers(t)
 	a := s.first()
 	b := s.join("b", a)
@@ -309,6 +313,24 @@ func TestAServerThatLostItsDataComesBack(t *testing.T) {
 	list, err := c.Members()
 	if err != nil || len(list) != 3 {
 		t.Fatalf("%+v, %v", list, err)
+	}
+}
+
+// A server that has got another address says so to the others, when it starts.
+func TestAServerMoves(t *testing.T) {
+	t.Parallel()
+	s := newServers(t)
+	a := s.first()
+	b := s.join("b", a)
+	putTo(t, b, "1")
+	shut(t, b)
+	delete(s.ports, "b")
+	b = s.open("b")
+	putTo(t, a, "2")
+	wantValue(t, b, "2")
+	list, err := a.Members()
+	if err != nil || len(list) != 2 || list[1].Address != s.peers("b").Address || !list[1].Answers {
+		t.Errorf("%+v, %v, want %s", list, err, s.peers("b").Address)
 	}
 }
 

@@ -42,6 +42,7 @@ func number(value []byte) (int, error) {
 
 // Clients of the servers that are left notice nothing but a pause: no request fails, and each is carried out once.
 func TestRequestsSurviveTheLeader(t *testing.T) {
+	t.Parallel()
 	s := newServers(t)
 	all := map[string]*Backend{"a": s.first()}
 	all["b"] = s.join("b", all["a"])
