@@ -137,8 +137,8 @@ func encryptionDigest(file string) (string, error) {
 	return hex.EncodeToString(sum[:]), nil
 }
 
-// Accept makes the folders of a server that has been welcomed. Nothing of another cluster may be there.
-func (w Welcome) Accept(dataDir, encryptionConfig string) error {
+// Check returns an error if a data dir cannot be that of a server that has been welcomed: something of another cluster is there.
+func (w Welcome) Check(dataDir, encryptionConfig string) error {
 	digest, err := encryptionDigest(encryptionConfig)
 	switch {
 	case err != nil:
@@ -148,33 +148,43 @@ func (w Welcome) Accept(dataDir, encryptionConfig string) error {
 	case digest != w.Encryption:
 		return errors.New("the other servers encrypt the cluster's data: copy the file that --encryption-provider-config names there, and name it here")
 	}
-	dir := filepath.Join(dataDir, "pki")
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
-	}
 	for name, data := range w.Files {
 		if !slices.Contains(sharedFiles, name) {
 			return fmt.Errorf("the other server has sent a file %q, which servers do not share", name)
 		}
-		if have, err := os.ReadFile(filepath.Join(dir, name)); err == nil && !bytes.Equal(have, data) {
-			return fmt.Errorf("%s is of another cluster than the other servers': take down what was here before with `wherry down --purge`", filepath.Join(dir, name))
+		path := filepath.Join(dataDir, "pki", name)
+		if have, err := os.ReadFile(path); err == nil && !bytes.Equal(have, data) {
+			return fmt.Errorf("%s is of another cluster than that of the other servers: take down what was here before with `wherry down --purge`", path)
 		}
-		if err := record.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
-			return err
+	}
+	return nil
+}
+
+// Accept makes the folders of a server that has been welcomed, which Check has found good, and returns the files that were not
+// there before.
+func (w Welcome) Accept(dataDir string) (made []string, err error) {
+	dir := filepath.Join(dataDir, "pki")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	for name, data := range w.Files {
+		path := filepath.Join(dir, name)
+		if _, err := os.Stat(path); err == nil {
+			continue // the same, says Check
+		}
+		made = append(made, path)
+		if err := record.WriteFile(path, data, 0o600); err != nil {
+			return made, err
 		}
 	}
 	if w.Members == "" {
-		return nil
+		return made, nil
 	}
-	return storage.Join((&Config{DataDir: dataDir}).etcdDir(), w.Members)
-}
-
-// Decline removes what Accept has made of a server that has not started since.
-func Decline(dataDir string) error {
-	if HasData(dataDir) {
-		return nil
+	etcd := (&Config{DataDir: dataDir}).etcdDir()
+	if !storage.HasMembers(etcd) {
+		made = append(made, storage.MembersFile(etcd))
 	}
-	return errors.Join(os.RemoveAll(filepath.Join(dataDir, "pki")), os.RemoveAll((&Config{DataDir: dataDir}).etcdDir()))
+	return made, storage.Join(etcd, w.Members)
 }
 
 // Members returns the etcds of the cluster's servers.

@@ -66,8 +66,8 @@ type Daemon struct {
 	token string
 	// invitation is how this node joins its cluster; nil if it has joined before, or has a server.
 	invitation *invitation
-	// accepted: this start has made folders with the keys of other servers.
-	accepted bool
+	// accepted are the files that this start has made of what other servers have said.
+	accepted []string
 	// several: other servers use the same data, or may.
 	several bool
 	// identity is who holds a lease when this process does.

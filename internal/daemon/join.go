@@ -517,10 +517,14 @@ func (d *Daemon) checkTaken(ctx context.Context, client clientset.Interface) err
 // unjoin removes what a join has made that failed, so that the next one begins anew.
 func (d *Daemon) unjoin() error {
 	if d.cfg.Role.HasServer() {
-		if !d.accepted || apiserver.HasData(d.cfg.DataDir) {
+		if apiserver.HasData(d.cfg.DataDir) {
 			return nil // it is one of them by now, and carries on with the next start
 		}
-		return errors.Join(apiserver.Decline(d.cfg.DataDir), removeIfThere(factsFile(d.cfg.DataDir)))
+		var errs []error
+		for _, f := range d.accepted {
+			errs = append(errs, removeIfThere(f))
+		}
+		return errors.Join(errs...)
 	}
 	files, err := filepath.Glob(pkiFile(&d.cfg, "kubelet-*"))
 	if err != nil {

@@ -130,10 +130,15 @@ func (d *Daemon) joinServers(ctx context.Context) error {
 	}
 	facts, err := cluster.FromData(answer.Facts)
 	if err == nil {
-		d.accepted = true
-		err = answer.Accept(d.cfg.DataDir, d.cfg.EncryptionConfig)
+		err = answer.Check(d.cfg.DataDir, d.cfg.EncryptionConfig)
 	}
 	if err == nil {
+		d.accepted, err = answer.Accept(d.cfg.DataDir)
+	}
+	if err == nil {
+		if !hasFacts(d.cfg.DataDir) {
+			d.accepted = append(d.accepted, factsFile(d.cfg.DataDir))
+		}
 		err = record.Write(factsFile(d.cfg.DataDir), 1, facts.Data())
 	}
 	if err != nil {

@@ -439,4 +439,19 @@ func TestWhoCannotBeAServer(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "a cluster of its own, which would be lost") {
 		t.Errorf("a server with data of its own joins: %v", err)
 	}
+	// It has lost them, but for the keys, which are left alone.
+	if err := os.RemoveAll(filepath.Join(m.Data, "etcd")); err != nil {
+		t.Fatal(err)
+	}
+	key, err := os.ReadFile(filepath.Join(m.Data, "pki", "ca.key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = s.on(m, "up", "--detach", "--node-name", m.Name, "--join-server", first.Server(), "--token", good)
+	if err == nil || !strings.Contains(err.Error(), "is of another cluster than that of the other servers") {
+		t.Errorf("a server with keys of its own joins: %v", err)
+	}
+	if after, err := os.ReadFile(filepath.Join(m.Data, "pki", "ca.key")); err != nil || !slices.Equal(key, after) {
+		t.Errorf("its keys are gone: %v", err)
+	}
 }

@@ -80,11 +80,12 @@ type members struct {
 	Began bool `json:"began,omitempty"`
 }
 
-func membersFile(dir string) string { return filepath.Join(dir, "members.json") }
+// MembersFile says that the data below dir are, or will be, shared (HasMembers).
+func MembersFile(dir string) string { return filepath.Join(dir, "members.json") }
 
 // HasMembers reports whether the data below dir are, or will be, shared with the etcds of other servers.
 func HasMembers(dir string) bool {
-	_, err := os.Stat(membersFile(dir))
+	_, err := os.Stat(MembersFile(dir))
 	return err == nil
 }
 
@@ -93,7 +94,7 @@ func WillHaveMembers(dir string) error {
 	if HasMembers(dir) {
 		return nil
 	}
-	return record.Write(membersFile(dir), 1, members{})
+	return record.Write(MembersFile(dir), 1, members{})
 }
 
 // Join makes the first start of an etcd that of a new member of others. initial is what AddMember returned.
@@ -104,7 +105,7 @@ func Join(dir, initial string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	return record.Write(membersFile(dir), 1, members{Initial: initial})
+	return record.Write(MembersFile(dir), 1, members{Initial: initial})
 }
 
 // HasData reports whether an etcd has run below dir.
@@ -116,7 +117,7 @@ func HasData(dir string) bool {
 // withMembers makes cfg that of an etcd with other members. It returns false if it has none.
 func withMembers(cfg *embed.Config, dir string, p *Peers) (bool, error) {
 	var m members
-	_, err := record.Read(membersFile(dir), &m)
+	_, err := record.Read(MembersFile(dir), &m)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
@@ -124,7 +125,7 @@ func withMembers(cfg *embed.Config, dir string, p *Peers) (bool, error) {
 		return false, err
 	}
 	if p == nil || p.Address == "" {
-		return false, fmt.Errorf("%s says that this server's data are shared with other servers, and it has no address for them", membersFile(dir))
+		return false, fmt.Errorf("%s says that this server's data are shared with other servers, and it has no address for them", MembersFile(dir))
 	}
 	if m.Began && !HasData(dir) {
 		return false, fmt.Errorf("%w (%s)", ErrLost, MemberDir(dir))
@@ -212,10 +213,10 @@ func (a *assembly) start(ctx context.Context) error {
 	}
 	dir := filepath.Dir(a.server.Cfg.DataDir)
 	var m members
-	if _, err := record.Read(membersFile(dir), &m); err != nil || m.Began {
+	if _, err := record.Read(MembersFile(dir), &m); err != nil || m.Began {
 		return err
 	}
-	return record.Write(membersFile(dir), 1, members{Began: true})
+	return record.Write(MembersFile(dir), 1, members{Began: true})
 }
 
 // insist repeats a step until it is done, and says every few seconds what it waits for.
