@@ -31,6 +31,9 @@ type control struct {
 
 	endpoint string
 
+	// elsewhere returns what other servers know of an object; nil if there can be none.
+	elsewhere func(ctx context.Context, uid string) []trace.Trace
+
 	api *atomic.Pointer[apiserver.Server] // of this process, once it serves; nil if it has none
 }
 
@@ -91,12 +94,20 @@ func (c *control) trace(w http.ResponseWriter, r *http.Request) {
 	if !ok && q.Get("name") != "" {
 		t, ok = c.traces.ByName(q.Get("namespace"), q.Get("name"))
 	}
+	if c.elsewhere != nil {
+		for _, other := range c.elsewhere(r.Context(), q.Get("uid")) {
+			t.Add(other)
+			ok = true
+		}
+	}
 	if !ok {
-		answerError(w, http.StatusNotFound, errors.New("no trace of this pod: wherry keeps traces in memory, since it last started"))
+		answerError(w, http.StatusNotFound, errNoTrace)
 		return
 	}
 	answer(w, t)
 }
+
+var errNoTrace = errors.New("no trace of this pod: wherry keeps traces in memory, since it last started")
 
 func (c *control) list(w http.ResponseWriter, _ *http.Request) { answer(w, c.images.List()) }
 

@@ -246,7 +246,7 @@ func (d *Daemon) startBelow(ctx context.Context) error {
 	if d.cfg.Role.HasNode() {
 		g.Go(func() error { return d.startRuntime(ctx, gctx) })
 	} else {
-		d.startControl(ctx, &control{traces: d.traces, api: &d.serving})
+		d.startControl(ctx, &control{traces: d.traces, elsewhere: d.tracesElsewhere, api: &d.serving})
 	}
 	return g.Wait()
 }
@@ -369,6 +369,9 @@ func (d *Daemon) startAPI(ctx, startCtx context.Context) error {
 	}
 	c.PeerName, c.PeerAddress, c.Waiting = d.cfg.NodeName, d.peerAddress(), d.progress
 	c.Paths = map[string]http.Handler{report.SchedulingPath: http.HandlerFunc(d.scheduling), cluster.ServersPath: http.HandlerFunc(d.welcome)}
+	if d.several {
+		c.Paths[tracePath] = http.HandlerFunc(d.serveTrace)
+	}
 	var err error
 	if c.ServiceCIDRs, err = utilnet.ParseCIDRs(strings.Split(d.cfg.ServiceCIDR, ",")); err != nil {
 		return err

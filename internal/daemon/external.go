@@ -41,7 +41,7 @@ func (d *Daemon) startExternalRuntime(ctx, startCtx context.Context) error {
 	if d.runtime, d.imageService, err = dialExternal(startCtx, &d.cfg); err != nil {
 		return err
 	}
-	d.startControl(ctx, &control{traces: d.traces, endpoint: d.cfg.RuntimeEndpoint, api: &d.serving})
+	d.startControl(ctx, &control{traces: d.traces, elsewhere: d.tracesElsewhere, endpoint: d.cfg.RuntimeEndpoint, api: &d.serving})
 	return serviceNetwork(&d.cfg).Bridge.RemoveTable(startCtx)
 }
 

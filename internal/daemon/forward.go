@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"encoding/json"
 	"io"
 	"net/http"
 	"slices"
@@ -12,6 +13,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
+
+	"wherry.dev/internal/trace"
 )
 
 const (
@@ -26,21 +29,35 @@ const (
 // forward lets the server that can answer a request do so. Whoever made it may: that was checked here. It reports whether one
 // did.
 func (d *Daemon) forward(w http.ResponseWriter, r *http.Request) bool {
-	ctx, cancel := context.WithTimeout(r.Context(), forwardPatience)
+	answers := d.askServers(r.Context(), r.URL.Path)
+	if len(answers) == 0 {
+		return false
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if _, err := w.Write(answers[0]); err != nil {
+		klog.FromContext(r.Context()).V(2).Info("Cannot pass on an answer", "err", err)
+	}
+	return true
+}
+
+// askServers returns what the other servers that have something to say answer at a path.
+func (d *Daemon) askServers(ctx context.Context, path string) (answers [][]byte) {
+	ctx, cancel := context.WithTimeout(ctx, forwardPatience)
 	defer cancel()
 	others, err := d.otherServers(ctx)
 	if err != nil {
 		klog.FromContext(ctx).Info("The other servers are not known", "err", err)
-		return false
+		return nil
 	}
 	for _, server := range others {
-		if done, err := d.forwardTo(ctx, w, r, server); done {
-			return true
-		} else if err != nil {
-			klog.FromContext(ctx).Info("Another server cannot be asked", "server", server, "path", r.URL.Path, "err", err)
+		answer, err := d.askServer(ctx, server, path)
+		if err != nil {
+			klog.FromContext(ctx).Info("Another server cannot be asked", "server", server, "path", path, "err", err)
+		} else if answer != nil {
+			answers = append(answers, answer)
 		}
 	}
-	return false
+	return answers
 }
 
 // otherServers returns where the other servers that are there serve.
@@ -57,32 +74,57 @@ func (d *Daemon) otherServers(ctx context.Context) (out []string, err error) {
 	return slices.DeleteFunc(serversIn(slice), func(s string) bool { return s == own }), nil
 }
 
-// forwardTo asks one server, as an administrator.
-func (d *Daemon) forwardTo(ctx context.Context, w http.ResponseWriter, r *http.Request, server string) (done bool, err error) {
+// askServer asks one server, as an administrator; nil if it has nothing to say.
+func (d *Daemon) askServer(ctx context.Context, server, path string) ([]byte, error) {
 	cfg, err := clientcmd.BuildConfigFromFlags("", d.cfg.Kubeconfig())
 	if err != nil {
-		return false, err
+		return nil, err
 	}
 	cfg.ServerName = serverName
 	client, err := rest.HTTPClientFor(cfg)
 	if err != nil {
-		return false, err
+		return nil, err
 	}
 	defer client.CloseIdleConnections()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+server+"/"+strings.TrimPrefix(r.URL.Path, "/"), http.NoBody)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+server+"/"+strings.TrimPrefix(path, "/"), http.NoBody)
 	if err != nil {
-		return false, err
+		return nil, err
 	}
 	req.Header.Set(askedForHeader, d.cfg.NodeName)
 	resp, err := client.Do(req)
 	if err != nil {
-		return false, err
+		return nil, err
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if resp.StatusCode != http.StatusOK {
-		return false, nil
+		return nil, nil
 	}
-	w.Header().Set("Content-Type", resp.Header.Get("Content-Type"))
-	_, err = io.Copy(w, resp.Body)
-	return true, err
+	return io.ReadAll(resp.Body)
+}
+
+// tracePath is where servers tell each other what they know of an object, followed by its UID.
+const tracePath = "/debug/traces/"
+
+// serveTrace tells what this process knows of an object.
+func (d *Daemon) serveTrace(w http.ResponseWriter, r *http.Request) {
+	t, ok := d.traces.Pod(strings.TrimPrefix(r.URL.Path, tracePath))
+	if !ok {
+		http.Error(w, errNoTrace.Error(), http.StatusNotFound)
+		return
+	}
+	answer(w, t)
+}
+
+// tracesElsewhere returns what the other servers know of an object: one has stored it, perhaps, and another one scheduled it.
+func (d *Daemon) tracesElsewhere(ctx context.Context, uid string) (out []trace.Trace) {
+	if !d.several || uid == "" || d.serving.Load() == nil {
+		return nil
+	}
+	for _, doc := range d.askServers(ctx, tracePath+uid) {
+		var t trace.Trace
+		if err := json.Unmarshal(doc, &t); err == nil {
+			out = append(out, t)
+		}
+	}
+	return out
 }

@@ -110,7 +110,7 @@ func (d *Daemon) startRuntime(ctx, startCtx context.Context) error {
 	if d.images, err = openImages(&d.cfg); err != nil {
 		return err
 	}
-	d.startControl(ctx, &control{images: d.images, traces: d.traces, api: &d.serving})
+	d.startControl(ctx, &control{images: d.images, traces: d.traces, elsewhere: d.tracesElsewhere, api: &d.serving})
 	cc, err := criConfig(&d.cfg)
 	if err != nil {
 		return err

@@ -156,7 +156,12 @@ func (s *Store) Pod(uid string) (Trace, bool) {
 
 // Add adds the spans that another node has of the same pod. The clocks of the two are taken to agree.
 func (t *Trace) Add(other Trace) {
-	t.Spans = append(t.Spans, other.Spans...)
+	for _, s := range other.Spans {
+		same := func(o Span) bool { return o.Name == s.Name && o.Start.Equal(s.Start) && o.End.Equal(s.End) }
+		if !slices.ContainsFunc(t.Spans, same) { // of the same process, asked in two ways
+			t.Spans = append(t.Spans, s)
+		}
+	}
 	*t = t.sorted()
 }
 

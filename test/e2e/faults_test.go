@@ -241,7 +241,7 @@ func (h *history) check(t *testing.T) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if len(h.lost) > 0 {
-		t.Errorf("%d things that cannot be, such as %s", len(h.lost), h.lost[0])
+		t.Errorf("%d things that cannot be: %s", len(h.lost), strings.Join(h.lost[:min(len(h.lost), 5)], "; "))
 	}
 	for i, c := range h.clients {
 		list, err := c.CoreV1().ConfigMaps("default").List(t.Context(), metav1.ListOptions{LabelSelector: "history"})
@@ -325,7 +325,7 @@ func TestFaults(t *testing.T) {
 		if err := undo(); err != nil {
 			t.Errorf("%s, which was %s, does not come back: %v", m.Name, f.name, err)
 		}
-		s.whole(servers, worker)
+		s.whole(servers)
 		if t.Failed() {
 			break
 		}
@@ -341,7 +341,7 @@ func TestFaults(t *testing.T) {
 }
 
 // whole waits until all servers are members that answer, one leads, and all nodes are Ready.
-func (s *several) whole(servers []*nodes.Machine, worker *nodes.Machine) {
+func (s *several) whole(servers []*nodes.Machine) {
 	s.t.Helper()
 	for _, m := range servers {
 		s.eventually("the members as "+m.Name+" sees them", func() error {

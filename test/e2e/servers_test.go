@@ -285,8 +285,22 @@ func TestServersFail(t *testing.T) {
 	for _, m := range servers {
 		s.eventually("explain on "+m.Name, func() error {
 			out, err := s.on(m, "explain", "pod/nowhere")
-			if err == nil && !strings.Contains(out, "node selector") {
+			if err == nil && !strings.Contains(out, "would help") {
 				err = errors.New(out)
+			}
+			return err
+		})
+	}
+	// And draw the way of a pod, of which three processes have seen a part.
+	s.create(busybox("placed", func(p *v1.Pod) { p.Spec.NodeSelector = map[string]string{v1.LabelHostname: worker.Name} }, script(loop)))
+	s.await("placed", "ready", ready)
+	for _, m := range servers {
+		s.eventually("trace on "+m.Name, func() error {
+			out, err := s.on(m, "trace", "pod/placed")
+			for _, part := range []string{"sandbox", "scheduler: bind"} {
+				if err == nil && !strings.Contains(strings.ToLower(out), part) {
+					err = fmt.Errorf("no %s: %s", part, out)
+				}
 			}
 			return err
 		})
