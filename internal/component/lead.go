@@ -41,6 +41,39 @@ func Lead(ctx context.Context, cfg *rest.Config, c componentconfig.LeaderElectio
 	if err != nil {
 		return fmt.Errorf("leader election: %w", err)
 	}
+	return lead(ctx, lock, c, seen, run)
+}
+
+// guarded is the lock of a lease that is given back only when nothing runs under it any more, and only if it is still ours.
+// client-go's elector gives a lease back, too, when it could not renew it in time: while what it guards is still running,
+// and whoever holds it by then.
+type guarded struct {
+	resourcelock.Interface
+	ended  atomic.Bool  // what ran under the lease has ended
+	holder atomic.Value // string: who holds it, as of the last Get
+}
+
+var errNotGivenBack = errors.New("it ends by itself")
+
+// Get implements resourcelock.Interface.
+func (g *guarded) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
+	record, raw, err := g.Interface.Get(ctx)
+	if err == nil {
+		g.holder.Store(record.HolderIdentity)
+	}
+	return record, raw, err
+}
+
+// Update implements resourcelock.Interface.
+func (g *guarded) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	if record.HolderIdentity == "" && (!g.ended.Load() || g.holder.Load() != g.Identity()) {
+		return errNotGivenBack
+	}
+	return g.Interface.Update(ctx, record)
+}
+
+func lead(ctx context.Context, inner resourcelock.Interface, c componentconfig.LeaderElectionConfiguration, seen func(string), run func(context.Context) error) error {
+	lock := &guarded{Interface: inner}
 	electing, stopElecting := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopElecting()
 	var leads atomic.Bool
@@ -58,7 +91,9 @@ func Lead(ctx context.Context, cfg *rest.Config, c componentconfig.LeaderElectio
 				running, stop := context.WithCancel(ctx)
 				defer stop()
 				defer context.AfterFunc(leading, stop)()
-				ended <- run(running)
+				err := run(running)
+				lock.ended.Store(true)
+				ended <- err
 				stopElecting()
 			},
 			OnStoppedLeading: func() {},
