@@ -19,9 +19,11 @@ import (
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/version"
 	clientset "k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -50,6 +52,8 @@ type joined struct {
 	config  *rest.Config
 	hangUp  func()
 	servers *serverList
+	// foreign: the server is not one of Wherry's, and may not let nodes read what their network needs.
+	foreign bool
 	vni     uint32
 	away    bool // it did not answer when this process started
 }
@@ -423,6 +427,9 @@ func (d *Daemon) learn(ctx context.Context) error {
 	if err := d.adopt(facts); err != nil {
 		return err
 	}
+	if err := d.checkRights(ctx, client); err != nil {
+		return err
+	}
 	if err := d.checkTaken(ctx, client); err != nil {
 		return err
 	}
@@ -441,6 +448,7 @@ func (d *Daemon) askFacts(ctx context.Context, client clientset.Interface) (f cl
 	if !apierrors.IsNotFound(err) && !apierrors.IsForbidden(err) {
 		return f, cause(err)
 	}
+	d.joined.foreign = true
 	if d.cfg.ClusterCIDR == "" {
 		return f, fmt.Errorf("only servers of Wherry say them: give --cluster-cidr, the network of all pods, and --service-cidr and --network-mode if they differ from the defaults: %w", err)
 	}
@@ -491,6 +499,33 @@ func (d *Daemon) adopt(f cluster.Facts) error {
 	}
 	if !ok || own.String() != f.DNS[0] { // the server's is not the built-in one
 		c.DNS, c.ClusterDNS = config.DNSNone, f.DNS
+	}
+	return nil
+}
+
+// networkNeeds are what a node has to list and watch for services, names and ways to other nodes (the role
+// wherry:node-network of Wherry's servers). Other servers let nodes read nodes and services only.
+var networkNeeds = []schema.GroupResource{
+	{Resource: "namespaces"}, {Resource: "pods"}, {Group: "discovery.k8s.io", Resource: "endpointslices"}, {Group: "networking.k8s.io", Resource: "networkpolicies"},
+}
+
+// checkRights refuses a server that does not let this node read what its network needs: it would wait for that for ever.
+func (d *Daemon) checkRights(ctx context.Context, client clientset.Interface) error {
+	if !d.joined.foreign || d.cfg.Proxy == config.NoProxy && d.cfg.NetworkMode == cluster.ModeNone {
+		return nil
+	}
+	for _, r := range networkNeeds {
+		review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
+			ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: "list", Group: r.Group, Resource: r.Resource},
+		}}
+		answer, err := client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
+		if err != nil {
+			return fmt.Errorf("ask %s what this node may read: %w", d.cfg.Server, cause(err))
+		}
+		if !answer.Status.Allowed {
+			return fmt.Errorf("%s does not let nodes read %s, which services and names need here: give the group %s the cluster role of docs/nodes.md, "+
+				"or leave services, names and network to somebody else with --proxy none --network-mode none", d.cfg.Server, r, nodesGroup)
+		}
 	}
 	return nil
 }

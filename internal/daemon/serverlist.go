@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
+	"wherry.dev/internal/config"
 	"wherry.dev/internal/controller"
 	"wherry.dev/internal/kubelet/certificates"
 	"wherry.dev/internal/record"
@@ -253,6 +254,9 @@ func (w watched) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // newServers follows the endpoints of the API servers.
 func (d *Daemon) newServers(ctx context.Context, f informers.SharedInformerFactory) ([]service, error) {
+	if d.joined.foreign && d.cfg.Proxy == config.NoProxy {
+		return nil, nil // it may not read them
+	}
 	_, err := f.Discovery().V1().EndpointSlices().Informer().AddEventHandler(controller.Handler(func(_, obj any) {
 		s, ok := obj.(*discoveryv1.EndpointSlice)
 		if ok && s.Namespace == metav1.NamespaceDefault && s.Name == "kubernetes" {
