@@ -128,6 +128,9 @@ func TestEveryKindCanBeMigrated(t *testing.T) {
 		c.ended(name, storagemigrationv1.MigrationSucceeded)
 	}
 	for key, value := range c.stored("/registry/") {
+		if strings.HasPrefix(key, "/registry/masterleases/") {
+			continue // which servers are there: no object, and of no kind
+		}
 		if !strings.HasPrefix(value, encrypted) {
 			t.Errorf("%s is plain", key)
 		}
