@@ -12,7 +12,7 @@ import (
 
 // DataIn returns the folder below a data dir that has the embedded etcd's data, once etcd has
 // started.
-func DataIn(dataDir string) string { return storage.MemberDir((&Config{DataDir: dataDir}).etcdDir()) }
+func DataIn(dataDir string) string { return storage.MemberDir(etcdIn(dataDir)) }
 
 // LostData returns a description if an earlier start has left keys but no data beside them: perhaps
 // a disk is not mounted, or a folder was removed. It returns "" if all is well. It must be called
@@ -49,6 +49,6 @@ func (s *Server) Defragment(ctx context.Context) ([]storage.Defragmented, error)
 // RestoreSnapshot makes the embedded etcd's data below a data dir from a snapshot. No server may have
 // them open. r.Dir need not be set.
 func RestoreSnapshot(dataDir string, r storage.Restore) (storage.Restored, error) {
-	r.Dir = (&Config{DataDir: dataDir}).etcdDir()
+	r.Dir = etcdIn(dataDir)
 	return storage.RestoreSnapshot(r)
 }

@@ -183,7 +183,9 @@ func (c *Config) setFeatures(log logr.Logger) error {
 	return nil
 }
 
-func (c *Config) etcdDir() string { return filepath.Join(c.DataDir, "etcd") }
+func (c *Config) etcdDir() string { return etcdIn(c.DataDir) }
+
+func etcdIn(dataDir string) string { return filepath.Join(dataDir, "etcd") }
 
 // cidrsFlag is a pflag.Value for networks.
 type cidrsFlag struct{ to *[]*net.IPNet }

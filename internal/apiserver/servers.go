@@ -75,15 +75,15 @@ func (s *Server) peers() *storage.Peers {
 
 // HasServers reports whether the embedded etcd below a data dir is, or will be, one of several servers.
 func HasServers(dataDir string) bool {
-	return storage.HasMembers((&Config{DataDir: dataDir}).etcdDir())
+	return storage.HasMembers(etcdIn(dataDir))
 }
 
 // HasData reports whether there is data of a cluster below a data dir.
-func HasData(dataDir string) bool { return storage.HasData((&Config{DataDir: dataDir}).etcdDir()) }
+func HasData(dataDir string) bool { return storage.HasData(etcdIn(dataDir)) }
 
 // WillHaveServers makes the next start below a data dir ready for other servers.
 func WillHaveServers(dataDir string) error {
-	return storage.WillHaveMembers((&Config{DataDir: dataDir}).etcdDir())
+	return storage.WillHaveMembers(etcdIn(dataDir))
 }
 
 // Welcome is what a server gets that joins others: the keys of the cluster, and where the members of its etcd are.
@@ -180,7 +180,7 @@ func (w Welcome) Accept(dataDir string) (made []string, err error) {
 	if w.Members == "" {
 		return made, nil
 	}
-	etcd := (&Config{DataDir: dataDir}).etcdDir()
+	etcd := etcdIn(dataDir)
 	if !storage.HasMembers(etcd) {
 		made = append(made, storage.MembersFile(etcd))
 	}

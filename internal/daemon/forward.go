@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
-	"slices"
 	"strings"
 	"time"
 
@@ -70,8 +69,7 @@ func (d *Daemon) otherServers(ctx context.Context) (out []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	own := hostPort(d.cfg.NodeIPs()[0].String(), d.cfg.SecurePort)
-	return slices.DeleteFunc(serversIn(slice), func(s string) bool { return s == own }), nil
+	return othersIn(slice, &d.cfg), nil
 }
 
 // askServer asks one server, as an administrator; nil if it has nothing to say.

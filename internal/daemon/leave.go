@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -96,10 +95,7 @@ func (l *leaving) findOthers(ctx context.Context, own *rest.Config, cfg config.C
 	if err != nil {
 		return fmt.Errorf("the servers of the cluster: %w; leave out --leave to take this one down regardless", cause(err))
 	}
-	for _, address := range serversIn(list) {
-		if strings.HasPrefix(address, hostPort(cfg.NodeIPs()[0].String(), cfg.SecurePort)) {
-			continue
-		}
+	for _, address := range othersIn(list, &cfg) {
 		other := rest.CopyConfig(own)
 		other.Host = "https://" + address
 		client, err := clientset.NewForConfig(other)

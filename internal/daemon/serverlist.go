@@ -280,3 +280,9 @@ func serversIn(s *discoveryv1.EndpointSlice) (out []string) {
 	slices.Sort(out)
 	return slices.Compact(out)
 }
+
+// othersIn returns those but the server of a configuration.
+func othersIn(s *discoveryv1.EndpointSlice, cfg *config.Config) []string {
+	own := hostPort(cfg.NodeIPs()[0].String(), cfg.SecurePort)
+	return slices.DeleteFunc(serversIn(s), func(server string) bool { return server == own })
+}

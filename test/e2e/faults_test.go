@@ -33,10 +33,6 @@ type fault struct {
 	last [2]time.Duration // how long it lasts, at least and at most
 }
 
-func (s *several) signal(m *nodes.Machine, sig syscall.Signal) error {
-	return syscall.Kill((&cluster{t: s.t, data: m.Data}).pid(), sig)
-}
-
 // undone returns a command on a machine that ends a fault.
 func undone(m *nodes.Machine, command ...string) func() error {
 	return func() error { return outputOf(m.Command(context.Background(), command[0], command[1:]...)) }

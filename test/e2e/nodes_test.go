@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -512,14 +511,8 @@ func TestNodesOfAServerThatIsAway(t *testing.T) {
 		}
 		return err
 	})
-	kill := func(m *nodes.Machine) {
-		t.Helper()
-		if err := syscall.Kill((&cluster{t: t, data: m.Data}).pid(), syscall.SIGKILL); err != nil {
-			t.Fatal(err)
-		}
-	}
-	kill(first)
-	kill(m)
+	s.kill(first)
+	s.kill(m)
 	joined := make(chan error, 1)
 	go func() {
 		_, err := s.on(m, "join", "--detach", "--node-name", m.Name) // it knows its server

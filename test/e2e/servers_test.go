@@ -70,9 +70,13 @@ func (s *several) up(m *nodes.Machine) {
 
 func (s *several) kill(m *nodes.Machine) {
 	s.t.Helper()
-	if err := syscall.Kill((&cluster{t: s.t, data: m.Data}).pid(), syscall.SIGKILL); err != nil {
+	if err := s.signal(m, syscall.SIGKILL); err != nil {
 		s.t.Fatal(err)
 	}
+}
+
+func (s *several) signal(m *nodes.Machine, sig syscall.Signal) error {
+	return syscall.Kill((&cluster{t: s.t, data: m.Data}).pid(), sig)
 }
 
 // clientAt returns an administrator's client of the server on a machine.

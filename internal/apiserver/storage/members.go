@@ -547,7 +547,10 @@ func (b *Backend) RemoveMember(ctx context.Context, who string) (Member, error) 
 		if err = busy(err); !errors.Is(err, ErrBusy) || time.Now().After(end) || ctx.Err() != nil {
 			return gone, fmt.Errorf("remove member %s: %w", who, err)
 		}
-		time.Sleep(startPause)
+		select {
+		case <-time.After(startPause):
+		case <-ctx.Done(): // the next attempt says so
+		}
 	}
 }
 

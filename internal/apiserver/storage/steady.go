@@ -51,17 +51,18 @@ type term struct {
 	end context.CancelCauseFunc
 }
 
-func newTerm() *term {
+func newTerm(ctx context.Context) *term {
 	t := &term{}
-	t.ctx, t.end = context.WithCancelCause(context.Background())
+	t.ctx, t.end = context.WithCancelCause(ctx)
 	return t
 }
 
 // newSteady returns what makes calls of own, which goes to the server without waiting.
 func newSteady(ctx context.Context, a *assembly, own clientv3.KV) (*steady, error) {
 	s := &steady{a: a, own: own, fence: fencePrefix + a.server.MemberID().String()}
-	s.term.Store(newTerm())
-	go s.follow()
+	life := context.WithoutCancel(ctx) // that of etcd
+	s.term.Store(newTerm(life))
+	go s.follow(life, a.server.LeaderChangedNotify())
 	return s, s.do(ctx, func(ctx context.Context) error {
 		have, err := own.Get(ctx, s.fence)
 		if err == nil && len(have.Kvs) > 0 {
@@ -71,12 +72,13 @@ func newSteady(ctx context.Context, a *assembly, own clientv3.KV) (*steady, erro
 	})
 }
 
-// follow ends the terms of leaders, until etcd ends.
-func (s *steady) follow() {
+// follow ends the terms of leaders, until etcd ends. changed is closed when there is another one.
+func (s *steady) follow(ctx context.Context, changed <-chan struct{}) {
 	for {
 		select {
-		case <-s.a.server.LeaderChangedNotify():
-			s.term.Swap(newTerm()).end(errNewLeader)
+		case <-changed:
+			changed = s.a.server.LeaderChangedNotify() // first, so that no change after this one is missed
+			s.term.Swap(newTerm(ctx)).end(errNewLeader)
 		case <-s.a.server.StopNotify():
 			return
 		case <-s.a.end.failed():
