@@ -33,7 +33,7 @@ func (r Role) Valid() bool { return r == "" || r == ServerOnly || r == NodeOnly 
 // serverFlags are the flags that mean nothing to a node alone.
 var serverFlags = []string{
 	"role", "secure-port", "join-server", "peer-port", "pod-cidr", "node-cidr-mask-size-ipv4", "node-cidr-mask-size-ipv6", "etcd-servers", "encryption-provider-config",
-	"encryption-provider-config-automatic-reload", "apiserver-arg", "controller-manager-arg", "scheduler-config", "local-storage",
+	"encryption-provider-config-automatic-reload", "apiserver-arg", "controller-manager-arg", "scheduler-config",
 }
 
 // AddJoinFlags binds the fields that mean something to a node that joins a server.

@@ -33,6 +33,7 @@ import (
 	"wherry.dev/internal/disk"
 	"wherry.dev/internal/image"
 	"wherry.dev/internal/kubelet"
+	"wherry.dev/internal/localvolume"
 	"wherry.dev/internal/mount"
 	"wherry.dev/internal/record"
 	"wherry.dev/internal/scheduler"
@@ -82,6 +83,9 @@ type Daemon struct {
 	guard        guard
 	runtime      internalapi.RuntimeService
 	imageService internalapi.ImageManagerService
+
+	// disk has this node's volumes of the class local; nil if it makes none.
+	disk *localvolume.Local
 
 	node  *kubelet.Kubelet
 	ready chan struct{}
@@ -205,6 +209,9 @@ func (d *Daemon) awaitRoom(ctx context.Context, g *group) error {
 func (d *Daemon) startAll(ctx context.Context) error {
 	d.began = time.Now()
 	if err := d.startBelow(ctx); err != nil {
+		return err
+	}
+	if err := d.makeDisk(); err != nil {
 		return err
 	}
 	if err := d.startParts(ctx); err != nil {

@@ -48,10 +48,15 @@ func (d *Daemon) startKubelet(ctx context.Context) error {
 	if cfg.NoClusterDNS {
 		klog.FromContext(ctx).Info("The cluster has no DNS (--dns=none): pods with dnsPolicy ClusterFirst get the node's resolv.conf")
 	}
-	d.node, err = kubelet.New(cfg, kubelet.Deps{
+	deps := kubelet.Deps{
 		Client: client, Runtime: d.runtime, Images: d.imageService, Cgroups: groups, WatchMemory: cgroup.WatchMemory, Share: mount.Share, KernelLog: oom.KernelLog,
-		Trace: func(uid string) (any, bool) { return d.traces.Pod(uid) },
-	})
+		Trace:       func(uid string) (any, bool) { return d.traces.Pod(uid) },
+		Annotations: d.volumesAnnotation(),
+	}
+	if d.disk != nil {
+		deps.Volumes = d.disk
+	}
+	d.node, err = kubelet.New(cfg, deps)
 	if err != nil {
 		return err
 	}

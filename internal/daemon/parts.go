@@ -35,7 +35,7 @@ var parts = []part{
 	{of: everywhere, make: (*Daemon).newDNS},
 	{of: config.Role.HasServer, leads: true, make: (*Daemon).newControllers},
 	{of: joinedOnly, make: (*Daemon).newServers},
-	{of: config.Role.HasNode, make: (*Daemon).newLocalVolumes},
+	{of: config.Role.HasServer, leads: true, make: (*Daemon).newLocalVolumes},
 	{of: config.Role.HasNode, make: (*Daemon).newProxy},
 	{of: config.Role.HasNode, make: (*Daemon).newPolicies},
 	{of: config.Role.HasNode, make: (*Daemon).newMesh},

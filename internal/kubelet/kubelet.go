@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	goruntime "runtime"
@@ -89,6 +90,10 @@ type Deps struct {
 	KernelLog func() (io.ReadCloser, error)
 	// Trace, if not nil, returns the steps in the life of a pod, by its UID, for whoever may read the kubelet's reports.
 	Trace func(uid string) (trace any, ok bool)
+	// Volumes, if not nil, serves the disk of volumes of the class local to whoever may use the kubelet (package localvolume).
+	Volumes http.Handler
+	// Annotations are given to the Node.
+	Annotations map[string]string
 }
 
 // Kubelet is the node agent.
@@ -289,7 +294,7 @@ func (k *Kubelet) buildNode(rt *runtimeapi.VersionResponse) error {
 		RuntimeVersion: rt.RuntimeName + "://" + rt.RuntimeVersion, KubeletVersion: version.Get().GitVersion,
 		Port: k.port, ReportEvery: k.cfg.NodeStatusReportFrequency.Duration, LeaseSeconds: k.cfg.NodeLeaseDurationSeconds,
 		MaxImages: int(ptr.Deref(k.cfg.NodeStatusMaxImages, 50)), Trouble: k.trouble, Pressure: k.conditions.Pressure.Has,
-		VolumesInUse: k.volumesInUse, Devices: k.devices.Resources,
+		VolumesInUse: k.volumesInUse, Devices: k.devices.Resources, Annotations: k.deps.Annotations,
 	}, k.deps.Client, k.deps.Runtime, k.deps.Images, k.events)
 	return err
 }

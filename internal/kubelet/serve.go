@@ -114,7 +114,7 @@ func (k *Kubelet) serverConfig() (server.Config, error) {
 		Auth: auth, PodLogs: k.cfg.PodLogsDir, Checkpoints: k.checkpoints(), LogQuery: ptr.Deref(k.cfg.EnableSystemLogQuery, false), Configz: k.cfg.KubeletConfiguration,
 		Debugging: ptr.Deref(k.cfg.EnableDebuggingHandlers, true), Profiling: ptr.Deref(k.cfg.EnableProfilingHandler, true),
 		DebugFlags: ptr.Deref(k.cfg.EnableDebugFlagsHandler, true), Flags: k.cfg.Flags,
-		Trace:   k.deps.Trace,
+		Trace: k.deps.Trace, Volumes: k.deps.Volumes,
 		Healthy: k.Healthy, Refresh: k.gauges(stats.Claims).Refresh, Stats: stats,
 	}
 	if ptr.Deref(k.cfg.EnableSystemLogHandler, true) {

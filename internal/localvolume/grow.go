@@ -35,7 +35,7 @@ func (p *Provisioner) wakeOwner(_, obj any) {
 	}
 }
 
-// syncGrowth gives a claim what it asks for, if its volume is one of this node's and the disk has room.
+// syncGrowth gives a claim what it asks for, if its volume is on a node that can be asked and its disk has room.
 func (p *Provisioner) syncGrowth(ctx context.Context, key string) error {
 	namespace, name, err := cache.SplitMetaNamespaceKey(key)
 	if err != nil {
@@ -55,7 +55,8 @@ func (p *Provisioner) syncGrowth(ctx context.Context, key string) error {
 	if err != nil {
 		return err
 	}
-	if here, err := p.here(pv); err != nil || !here || !ours(pv) {
+	at, err := p.at(pv)
+	if err != nil || at == nil || !ours(pv) {
 		return err
 	}
 	// What was written for an earlier wish may not have arrived in the informers.
@@ -72,7 +73,7 @@ func (p *Provisioner) syncGrowth(ctx context.Context, key string) error {
 	if ref := pv.Spec.ClaimRef; ref == nil || ref.UID != claim.UID {
 		return nil // the claim is lost
 	}
-	if done, err := p.growVolume(ctx, claim, pv); err != nil || !done {
+	if done, err := p.growVolume(ctx, at, claim, pv); err != nil || !done {
 		return err
 	}
 	return p.growClaim(ctx, claim)
@@ -80,23 +81,24 @@ func (p *Provisioner) syncGrowth(ctx context.Context, key string) error {
 
 // growVolume writes the size that a claim asks for into its volume. It reports whether the volume has that now: the disk
 // may have no room, of which nobody tells when that changes.
-func (p *Provisioner) growVolume(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) (bool, error) {
+func (p *Provisioner) growVolume(ctx context.Context, at *place, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) (bool, error) {
 	want, has := claim.Spec.Resources.Requests[v1.ResourceStorage], pv.Spec.Capacity[v1.ResourceStorage]
 	if want.Cmp(has) <= 0 {
 		return true, nil
 	}
-	free, err := p.free()
+	p.forget(at.node.Name)
+	free, err := p.free(ctx, at)
 	if err != nil {
 		return false, err
 	}
 	if more := want.Value() - has.Value(); more > free {
 		p.events.Eventf(claim, v1.EventTypeWarning, "VolumeResizeFailed",
 			"resize volume %q from %s to %s failed: node %s has room for %s more",
-			pv.Name, has.String(), want.String(), p.Node, resource.NewQuantity(free, resource.BinarySI))
-		p.growth.AddAfter(cache.MetaObjectToName(claim).String(), patience)
+			pv.Name, has.String(), want.String(), at.node.Name, resource.NewQuantity(free, resource.BinarySI))
+		p.growth.AddAfter(cache.MetaObjectToName(claim).String(), p.pace())
 		return false, nil
 	}
-	if err := limitDirectory(p.Root, pv.Name, want.Value()); err != nil {
+	if err := at.disk.Limit(ctx, pv.Name, want.Value()); err != nil {
 		return false, err
 	}
 	next := pv.DeepCopy()

@@ -39,14 +39,21 @@ type world struct {
 	t    *testing.T
 	root string
 	free uint64
+	// disk, if not nil, returns the disks of other nodes.
+	disk func(*v1.Node) Disk
 	stop func()
+}
+
+func newNode(name, host string) *v1.Node {
+	return &v1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("node-" + name), Labels: map[string]string{v1.LabelHostname: host}},
+		Status:     v1.NodeStatus{Conditions: []v1.NodeCondition{{Type: v1.NodeReady, Status: v1.ConditionTrue}}},
+	}
 }
 
 func newWorld(t *testing.T, root string, objs ...runtime.Object) *world {
 	w := &world{t: t, root: root, free: 10 << 30}
-	w.Clientset = fake.NewClientset(append(objs,
-		&v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "node", Labels: map[string]string{v1.LabelHostname: "host-1"}}},
-		newClass(classes.LocalStorage))...)
+	w.Clientset = fake.NewClientset(append(objs, newNode("n1", "host-1"), newClass(classes.LocalStorage))...)
 	// As the API server does: what has finalizers is only marked.
 	w.PrependReactor("delete", "persistentvolumes", func(a ktesting.Action) (bool, runtime.Object, error) {
 		obj, err := w.Tracker().Get(v1.SchemeGroupVersion.WithResource("persistentvolumes"), "", a.(ktesting.DeleteAction).GetName())
@@ -71,10 +78,16 @@ func newWorld(t *testing.T, root string, objs ...runtime.Object) *world {
 func (w *world) run() {
 	w.t.Helper()
 	f := informers.NewSharedInformerFactory(w, 0)
-	p, err := New(Config{
-		Node: "n1", Root: w.root, Look: func(string) (disk.Room, error) { return disk.Room{Free: w.free, Total: 100 << 30}, nil },
-		Reserve: func(disk.Room) uint64 { return 1 << 30 },
-	}, w, f)
+	own := w.local(w.root)
+	p, err := New(Config{Name: "test", Disk: func(n *v1.Node) Disk {
+		switch {
+		case n.Name == "n1":
+			return own
+		case w.disk != nil:
+			return w.disk(n)
+		}
+		return nil
+	}}, w, f)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -90,6 +103,17 @@ func (w *world) run() {
 		}
 	}
 	w.settle()
+}
+
+// local is the disk of a machine, of which this test says how much is free.
+func (w *world) local(root string) *Local {
+	w.t.Helper()
+	l, err := NewLocal(root, func(disk.Room) uint64 { return 1 << 30 })
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	l.look = func(string) (disk.Room, error) { return disk.Room{Free: w.free, Total: 100 << 30}, nil }
+	return l
 }
 
 // settle waits until nothing is going on, retries included.
@@ -286,7 +310,7 @@ func TestRoom(t *testing.T) {
 			}
 			return &list.Items[0]
 		}
-		if r := room(); r.StorageClassName != classes.LocalStorage || r.Capacity.String() != "9Gi" || r.NodeTopology.MatchLabels[v1.LabelHostname] != "host-1" || r.OwnerReferences[0].UID != "node" {
+		if r := room(); r.StorageClassName != classes.LocalStorage || r.Capacity.String() != "9Gi" || r.NodeTopology.MatchLabels[v1.LabelHostname] != "host-1" || r.OwnerReferences[0].UID != "node-n1" {
 			t.Errorf("%+v", r)
 		}
 		w.free = 1536 << 20

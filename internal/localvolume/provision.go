@@ -2,12 +2,13 @@ package localvolume
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -91,11 +92,8 @@ func newVolume(claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass, d
 	return pv
 }
 
-// syncClaim makes the volume of a claim that waits for one on this node.
+// syncClaim makes the volume of a claim that waits for one.
 func (p *Provisioner) syncClaim(ctx context.Context, key string) error {
-	if key == leftovers {
-		return p.sweep(ctx)
-	}
 	namespace, name, err := cache.SplitMetaNamespaceKey(key)
 	if err != nil {
 		return err
@@ -104,10 +102,10 @@ func (p *Provisioner) syncClaim(ctx context.Context, key string) error {
 	if err != nil && !apierrors.IsNotFound(err) {
 		return err
 	}
-	if err != nil || !p.mine(claim) {
-		return p.giveUp(ctx, key, "")
+	if err != nil || mine(claim) == "" {
+		return p.giveUp(ctx, key, begun{})
 	}
-	if err := p.giveUp(ctx, key, volumeName(claim)); err != nil {
+	if err := p.giveUp(ctx, key, begun{mine(claim), volumeName(claim)}); err != nil {
 		return err
 	}
 	class, err := p.classLister.Get(className(claim))
@@ -117,23 +115,32 @@ func (p *Provisioner) syncClaim(ctx context.Context, key string) error {
 	if err != nil {
 		return err
 	}
+	at, err := p.on(mine(claim))
+	if err != nil {
+		return err
+	}
+	if at == nil { // the claim comes back with its node
+		if p.offers(mine(claim)) {
+			p.failed(claim, fmt.Sprintf("node %s is not ready", mine(claim)))
+		}
+		return nil
+	}
 	if why := refusal(claim, class); why != "" {
 		p.failed(claim, why)
 		return nil
 	}
-	if full, err := p.full(ctx, claim, class); err != nil || full {
+	if full, err := p.full(ctx, at, claim, class); err != nil || full {
 		return err
 	}
-	return p.provision(ctx, claim, class)
+	return p.provision(ctx, at, claim, class)
 }
 
-// mine reports whether the volume of a claim is to be made here, and is not there yet.
-func (p *Provisioner) mine(claim *v1.PersistentVolumeClaim) bool {
+// mine returns the node on which the volume of a claim is to be made; "" if none is, or it is there.
+func mine(claim *v1.PersistentVolumeClaim) string {
 	if !asks(claim) || !waits(claim) {
-		return false
+		return ""
 	}
-	node, chosen := claim.Annotations[volume.AnnSelectedNode]
-	return chosen && node == p.Node
+	return claim.Annotations[volume.AnnSelectedNode]
 }
 
 func (p *Provisioner) failed(claim *v1.PersistentVolumeClaim, why string) {
@@ -141,8 +148,9 @@ func (p *Provisioner) failed(claim *v1.PersistentVolumeClaim, why string) {
 }
 
 // full reports whether the disk has no room for a claim. The scheduler is told how much there is, and to choose again.
-func (p *Provisioner) full(ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) (bool, error) {
-	free, err := p.free()
+func (p *Provisioner) full(ctx context.Context, at *place, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) (bool, error) {
+	p.forget(at.node.Name)
+	free, err := p.free(ctx, at)
 	if err != nil {
 		return false, err
 	}
@@ -150,8 +158,8 @@ func (p *Provisioner) full(ctx context.Context, claim *v1.PersistentVolumeClaim,
 	if want.Value() <= free {
 		return false, nil
 	}
-	p.failed(claim, fmt.Sprintf("node %s has room for %s, and the claim asks for %s", p.Node, resource.NewQuantity(free, resource.BinarySI), want.String()))
-	if err := p.syncRoom(ctx, class.Name); err != nil {
+	p.failed(claim, fmt.Sprintf("node %s has room for %s, and the claim asks for %s", at.node.Name, resource.NewQuantity(free, resource.BinarySI), want.String()))
+	if err := p.syncRoom(ctx, roomKey(at.node.Name, class.Name)); err != nil {
 		return false, err
 	}
 	again := claim.DeepCopy()
@@ -164,18 +172,16 @@ func (p *Provisioner) full(ctx context.Context, claim *v1.PersistentVolumeClaim,
 }
 
 // provision makes the directory and the volume, each unless it is there.
-func (p *Provisioner) provision(ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) error {
-	host, err := p.host()
+func (p *Provisioner) provision(ctx context.Context, at *place, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) error {
+	host, err := p.hostOf(at.node)
 	if err != nil {
+		p.failed(claim, err.Error())
 		return err
 	}
-	pv := newVolume(claim, class, p.directory(volumeName(claim)), host)
-	if !p.making.begin(pv.Name) {
-		return errBusy
-	}
-	defer p.making.end(pv.Name)
-	p.making.note(claim.Namespace+"/"+claim.Name, pv.Name)
-	if err := makeDirectory(p.Root, pv.Name, pv.Spec.Capacity.Storage().Value()); err != nil {
+	pv := newVolume(claim, class, directory(at.disk, volumeName(claim)), host)
+	size, key := pv.Spec.Capacity.Storage().Value(), cache.MetaObjectToName(claim).String()
+	p.note(key, begun{at.node.Name, pv.Name})
+	if err := at.disk.Make(ctx, pv.Name, size); err != nil {
 		p.failed(claim, err.Error())
 		return err
 	}
@@ -192,8 +198,13 @@ func (p *Provisioner) provision(ctx context.Context, claim *v1.PersistentVolumeC
 	default:
 		p.events.Eventf(claim, v1.EventTypeNormal, "ProvisioningSucceeded", "Successfully provisioned volume %s", pv.Name)
 	}
-	p.making.done(claim.Namespace + "/" + claim.Name)
-	p.room.Add(class.Name)
+	// Whoever tidied meanwhile may have seen the directory and no volume (tidy).
+	if err := at.disk.Make(ctx, pv.Name, size); err != nil {
+		return fmt.Errorf("look for the directory of volume %s: %w", pv.Name, err)
+	}
+	p.done(key)
+	p.forget(at.node.Name)
+	p.room.Add(roomKey(at.node.Name, class.Name))
 	return nil
 }
 
@@ -203,23 +214,15 @@ func (p *Provisioner) isFor(ctx context.Context, pv *v1.PersistentVolume) error 
 	if err != nil {
 		return fmt.Errorf("look at volume %s: %w", pv.Name, err)
 	}
-	if ref := have.Spec.ClaimRef; ref == nil || ref.UID != pv.Spec.ClaimRef.UID {
+	switch ref := have.Spec.ClaimRef; {
+	case ref == nil || ref.UID != pv.Spec.ClaimRef.UID:
 		return fmt.Errorf("there is a volume %s already, and it is not this claim's", pv.Name)
+	case have.Spec.Local == nil || have.Spec.Local.Path != pv.Spec.Local.Path ||
+		!equality.Semantic.DeepEqual(have.Spec.NodeAffinity, pv.Spec.NodeAffinity):
+		return fmt.Errorf("there is a volume %s for the claim already, on another node or disk", pv.Name)
 	}
 	return nil
 }
 
-// host is the node's name among its labels, by which volumes find their node.
-func (p *Provisioner) host() (string, error) {
-	node, err := p.nodeLister.Get(p.Node)
-	if err != nil {
-		return "", err
-	}
-	host := node.Labels[v1.LabelHostname]
-	if host == "" {
-		return "", fmt.Errorf("node %s has no label %s", p.Node, v1.LabelHostname)
-	}
-	return host, nil
-}
-
-var errBusy = errors.New("its directory is being looked at")
+// directory returns where a volume is.
+func directory(d Disk, volume string) string { return filepath.Join(d.Root(), volume) }

@@ -11,6 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/component-helpers/storage/volume"
 
 	"wherry.dev/internal/api/classes"
@@ -60,6 +61,9 @@ func (p *Provisioner) volumeChanged(old, obj any) {
 	if pv, ok := obj.(*v1.PersistentVolume); ok && ours(pv) {
 		p.volumes.AddObject(old, obj)
 	}
+	if pv, ok := old.(*v1.PersistentVolume); ok && obj == nil {
+		p.missed(pv.Name, false)
+	}
 }
 
 // syncVolume removes a volume that is not needed any more.
@@ -71,58 +75,116 @@ func (p *Provisioner) syncVolume(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	here, err := p.here(pv)
-	if err != nil || !here {
+	todo := decide(pv)
+	node, err := p.of(pv)
+	switch {
+	case err != nil:
 		return err
+	case node == nil && todo == discard:
+		return p.abandon(ctx, pv)
+	case node == nil:
+		return nil // volumes are looked at again when it is back
 	}
-	switch decide(pv) {
+	p.missed(name, false)
+	switch todo {
 	case guard:
 		return p.finalizers(ctx, pv, append(slices.Clone(pv.Finalizers), volume.PVDeletionProtectionFinalizer))
 	case unguard:
 		return p.finalizers(ctx, pv, withoutOurs(pv))
 	case discard:
-		return p.discard(ctx, name)
+		at, err := p.on(node.Name)
+		if err != nil {
+			return err
+		}
+		if at == nil {
+			p.events.Eventf(pv, v1.EventTypeWarning, "VolumeFailedDelete", "node %s is not ready", node.Name)
+			return nil // it is looked at again when it is
+		}
+		return p.discard(ctx, at, name)
 	}
 	return nil
 }
 
-// here reports whether a volume is one of this node's.
-func (p *Provisioner) here(pv *v1.PersistentVolume) (bool, error) {
-	node, err := p.nodeLister.Get(p.Node)
-	if apierrors.IsNotFound(err) {
-		return false, nil // volumes are looked at again when it is back
+// gonePatience is how long a node may be missed: one that was deleted by mistake registers again.
+const gonePatience = time.Minute
+
+// missed reports for how long the node of a volume has been missed.
+func (p *Provisioner) missed(name string, is bool) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !is {
+		delete(p.gone, name)
+		return 0
 	}
-	if err != nil {
-		return false, err
+	since, ok := p.gone[name]
+	if !ok {
+		since = time.Now()
+		p.gone[name] = since
 	}
-	return pv.Spec.NodeAffinity != nil && volume.CheckNodeAffinity(pv, node.Labels) == nil, nil
+	return time.Since(since)
 }
 
-// nodeChanged looks at everything again when this node appears, or has other labels.
-func (p *Provisioner) nodeChanged(old, obj any) {
-	node, ok := obj.(*v1.Node)
-	if !ok || node.Name != p.Node {
-		return
+// abandon lets go of a volume that nobody wants any more and whose node has left the cluster: nobody can remove the directory.
+func (p *Provisioner) abandon(ctx context.Context, pv *v1.PersistentVolume) error {
+	where := hostIn(pv)
+	there, err := p.nodeLister.List(labels.SelectorFromSet(labels.Set{v1.LabelHostname: where}))
+	if err != nil {
+		return err
 	}
-	if was, ok := old.(*v1.Node); ok && was.UID == node.UID && was.Labels[v1.LabelHostname] == node.Labels[v1.LabelHostname] {
-		return
+	if where == "" || len(there) > 0 {
+		p.missed(pv.Name, false)
+		return nil // the node makes no volumes now; it may again
 	}
-	p.lookAgain()
+	if since := p.missed(pv.Name, true); since < gonePatience {
+		p.volumes.AddAfter(pv.Name, gonePatience-since)
+		return nil
+	}
+	last, err := p.condemned(ctx, pv.Name)
+	if err != nil || last == nil {
+		return err
+	}
+	if last.DeletionTimestamp == nil {
+		p.events.Eventf(last, v1.EventTypeWarning, "VolumeLeftBehind", "node %s has left the cluster: what is on its disk (%s) stays there", where, pathOf(last))
+	}
+	return p.remove(ctx, last)
+}
+
+// hostIn is the label of the node that has a volume, as newVolume has written it; "" if somebody else has.
+func hostIn(pv *v1.PersistentVolume) string {
+	if pv.Spec.NodeAffinity == nil || pv.Spec.NodeAffinity.Required == nil || len(pv.Spec.NodeAffinity.Required.NodeSelectorTerms) != 1 {
+		return ""
+	}
+	term := pv.Spec.NodeAffinity.Required.NodeSelectorTerms[0]
+	if len(term.MatchFields) > 0 || len(term.MatchExpressions) != 1 {
+		return ""
+	}
+	e := term.MatchExpressions[0]
+	if e.Key != v1.LabelHostname || e.Operator != v1.NodeSelectorOpIn || len(e.Values) != 1 {
+		return ""
+	}
+	return e.Values[0]
+}
+
+func pathOf(pv *v1.PersistentVolume) string {
+	if pv.Spec.Local == nil {
+		return ""
+	}
+	return pv.Spec.Local.Path
 }
 
 // discard removes the directory, the volume, and what keeps the volume until the directory is removed.
-func (p *Provisioner) discard(ctx context.Context, name string) error {
+func (p *Provisioner) discard(ctx context.Context, at *place, name string) error {
 	pv, err := p.condemned(ctx, name)
 	if err != nil || pv == nil {
 		return err
 	}
-	if local := pv.Spec.Local; local == nil || local.Path != p.directory(name) || !strings.HasPrefix(name, namePrefix) {
+	if pathOf(pv) != directory(at.disk, name) || !strings.HasPrefix(name, namePrefix) {
 		// Which directory it is, the name says. What somebody else has made up is not ours to remove.
-		p.events.Eventf(pv, v1.EventTypeWarning, "VolumeFailedDelete", "node %s did not make it: its path is not %s", p.Node, p.directory(name))
+		p.events.Eventf(pv, v1.EventTypeWarning, "VolumeFailedDelete", "node %s did not make it: its path is not %s", at.node.Name, directory(at.disk, name))
 		return nil
 	}
-	if err := p.removeDirectory(ctx, name); err != nil {
-		if errors.Is(err, errInUse) && releasedSince(pv) < inUsePatience {
+	if err := at.disk.Remove(ctx, name); err != nil {
+		if errors.Is(err, ErrUnfinished) || errors.Is(err, ErrInUse) && releasedSince(pv) < inUsePatience {
 			return fmt.Errorf("%w: volume %s: %w", controller.ErrBehind, name, err)
 		}
 		if ctx.Err() == nil {
@@ -130,11 +192,17 @@ func (p *Provisioner) discard(ctx context.Context, name string) error {
 		}
 		return fmt.Errorf("remove the directory of volume %s: %w", name, err)
 	}
-	p.room.Add(pv.Spec.StorageClassName)
+	p.forget(at.node.Name)
+	p.room.Add(roomKey(at.node.Name, pv.Spec.StorageClassName))
+	return p.remove(ctx, pv)
+}
+
+// remove removes a volume whose directory is no concern any more.
+func (p *Provisioner) remove(ctx context.Context, pv *v1.PersistentVolume) error {
 	if pv.DeletionTimestamp == nil {
-		err := p.client.CoreV1().PersistentVolumes().Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pv.UID}})
+		err := p.client.CoreV1().PersistentVolumes().Delete(ctx, pv.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pv.UID}})
 		if err != nil && !apierrors.IsNotFound(err) {
-			return fmt.Errorf("delete volume %s: %w", name, err)
+			return fmt.Errorf("delete volume %s: %w", pv.Name, err)
 		}
 		return nil // that it is being deleted brings it back here
 	}
@@ -165,8 +233,8 @@ func (p *Provisioner) condemned(ctx context.Context, name string) (*v1.Persisten
 	if err != nil {
 		return nil, fmt.Errorf("look at volume %s: %w", name, err)
 	}
-	if here, err := p.here(pv); err != nil || !here || decide(pv) != discard {
-		return nil, err
+	if decide(pv) != discard || !ours(pv) {
+		return nil, nil
 	}
 	if pv.Spec.ClaimRef == nil {
 		return pv, nil

@@ -33,10 +33,10 @@ type member struct {
 }
 
 // newServers makes machines of which the first n are servers with nodes, one after another.
-func newServers(t *testing.T, machines, n int, flags ...string) *several {
+func newServers(t *testing.T, machines, n int) *several {
 	t.Helper()
 	s := newSeveral(t, machines, 0)
-	s.serve(flags...)
+	s.serve()
 	for _, m := range s.net.Machines[1:n] {
 		if err := s.joinServer(m); err != nil {
 			t.Fatal(err)

@@ -28,6 +28,24 @@ const (
 // AnnotationDNS is the annotation of a node that has a DNS server of ours for its pods: the address and port of it.
 const AnnotationDNS = "wherry.dev/dns"
 
+// AnnotationVolumes is the annotation in which a node says in which folder of its disk volumes of the class local can be
+// made, or NoVolumes.
+const (
+	AnnotationVolumes = "wherry.dev/local-volumes"
+	NoVolumes         = "none"
+)
+
+// VolumesPath is where a node's kubelet serves its disk (package localvolume has the methods):
+//
+//	GET    /wherry/volumes                       what is there
+//	PUT    /wherry/volumes/NAME?size=BYTES       Make
+//	POST   /wherry/volumes/NAME?size=BYTES       Limit
+//	DELETE /wherry/volumes/NAME                  Remove
+//	DELETE /wherry/volumes/NAME?version=VERSION  Tidy
+//
+// Who may do that, the kubelet checks as for everything that has no subresource of its own (nodes/proxy).
+const VolumesPath = "/wherry/volumes"
+
 // Ways in which pods reach those of other nodes.
 const (
 	ModeAuto   = "auto"   // direct routes to nodes on the same link, VXLAN to others

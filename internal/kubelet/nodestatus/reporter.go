@@ -44,9 +44,11 @@ type Config struct {
 	IPs      []string
 	Hostname string
 	Labels   map[string]string
-	Taints   []v1.Taint
-	PodCIDR  string
-	Provider string
+	// Annotations that the Node has at any rate.
+	Annotations map[string]string
+	Taints      []v1.Taint
+	PodCIDR     string
+	Provider    string
 	// Register: create the Node object if it is missing.
 	Register      bool
 	Unschedulable bool

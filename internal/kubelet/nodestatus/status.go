@@ -44,6 +44,7 @@ func (r *Reporter) object() *v1.Node {
 		},
 		Spec: v1.NodeSpec{Unschedulable: r.cfg.Unschedulable, ProviderID: r.cfg.Provider, Taints: r.cfg.Taints},
 	}
+	maps.Copy(n.Annotations, r.cfg.Annotations)
 	if r.cfg.PodCIDR != "" {
 		n.Spec.PodCIDRs = strings.Split(r.cfg.PodCIDR, ",")
 		n.Spec.PodCIDR = n.Spec.PodCIDRs[0]

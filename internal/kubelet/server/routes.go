@@ -13,11 +13,17 @@ import (
 	"k8s.io/component-base/logs"
 	"k8s.io/component-base/metrics/legacyregistry"
 	"k8s.io/component-base/metrics/prometheus/slis"
+
+	"wherry.dev/internal/api/cluster"
 )
 
 // route registers all paths of the server.
 func (s *Server) route(mux *http.ServeMux) {
 	s.routeOpen(mux)
+	if s.cfg.Volumes != nil {
+		mux.Handle(cluster.VolumesPath, s.cfg.Volumes)
+		mux.Handle(cluster.VolumesPath+"/", s.cfg.Volumes)
+	}
 	if !s.cfg.Debugging {
 		routeDisabled(mux)
 		return

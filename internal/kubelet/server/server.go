@@ -58,6 +58,8 @@ type Config struct {
 	Stats   *Stats
 	// Trace, if not nil, returns the steps in the life of a pod, by its UID, as `wherry trace` reads them.
 	Trace func(uid string) (trace any, ok bool)
+	// Volumes, if not nil, serves the disk of local volumes (package localvolume).
+	Volumes http.Handler
 	// Refresh, if not nil, updates gauges before they are read.
 	Refresh func()
 }

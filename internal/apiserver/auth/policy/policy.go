@@ -444,11 +444,13 @@ func Joining() Policy {
 				rule("delete", core, "nodes"), // its own: NodeRestriction sees to that
 				rule(read, core, "nodes services namespaces pods"), rule(read, "discovery.k8s.io", "endpointslices"),
 				rule(read, "networking.k8s.io", "servicecidrs networkpolicies")),
+			role(nodeDisks, rule("get create update delete", core, "nodes/proxy")),
 		},
 		ClusterRoleBindings: []rbacv1.ClusterRoleBinding{
 			bind("kubeadm:get-nodes", group(bootstrappers)),
 			bind(serverJoin, group(cluster.ServersGroup)),
 			bind(nodeNetwork, group(user.NodesGroup)),
+			bind(nodeDisks, person(DisksUser)),
 			bind("system:certificates.k8s.io:kubelet-serving-approver", account("certificate-controller")),
 		},
 		Roles: []rbacv1.Role{
@@ -466,9 +468,14 @@ func Joining() Policy {
 	}
 }
 
+// DisksUser is who asks nodes for directories on their disks. It is a user inside the process of a server only.
+const DisksUser = nodeDisks
+
 const (
 	// nodeNetwork is for nodes that have network and services of ours.
 	nodeNetwork = "wherry:node-network"
+	// nodeDisks is for the provisioner of local volumes, which has kubelets make and remove their directories.
+	nodeDisks = "wherry:node-disks"
 	// serverJoin is for servers that join others.
 	serverJoin = "wherry:server-join"
 	// clusterFacts is for what nodes have to agree on.
