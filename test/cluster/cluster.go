@@ -8,11 +8,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -47,6 +50,8 @@ type Machine struct {
 	NetNS string
 	// Data and Run are folders for an instance of Wherry.
 	Data, Run string
+	// Env is the environment of Wherry there; nil for this process's.
+	Env []string
 
 	wherry string
 }
@@ -130,7 +135,7 @@ func (n *Network) add(ctx context.Context, wherry string, number int, routed boo
 		return err
 	}
 	for _, d := range []string{m.Data, m.Run} {
-		if err := os.MkdirAll(d, 0o700); err != nil {
+		if err := os.MkdirAll(d, 0o711); err != nil { // pods with a user namespace need to search them
 			return err
 		}
 	}
@@ -192,7 +197,11 @@ func (m *Machine) Command(ctx context.Context, name string, args ...string) *exe
 // Wherry returns a command of Wherry for the machine's instance.
 func (m *Machine) Wherry(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := m.Command(ctx, m.wherry, args...)
-	cmd.Env = append(os.Environ(), "WHERRY_DATA_DIR="+m.Data, "WHERRY_RUN_DIR="+m.Run)
+	env := m.Env
+	if env == nil {
+		env = os.Environ()
+	}
+	cmd.Env = append(slices.Clone(env), "WHERRY_DATA_DIR="+m.Data, "WHERRY_RUN_DIR="+m.Run)
 	return cmd
 }
 
@@ -206,6 +215,59 @@ func (m *Machine) Dial(ctx context.Context, network, address string) (conn net.C
 		return err
 	}, m.NetNS)
 	return conn, err
+}
+
+// Start makes a cluster of the machines: the first ones are servers with nodes, as many as servers says, and the others join
+// as nodes. up are further flags of servers. It returns when all nodes are Ready; progress goes to say.
+func (n *Network) Start(ctx context.Context, servers int, up []string, say io.Writer) error {
+	first := n.Machines[0]
+	token := func(args ...string) (string, error) {
+		out, err := first.Wherry(ctx, append([]string{"token", "create"}, args...)...).Output()
+		if err != nil {
+			return "", fmt.Errorf("token for others: %w", err)
+		}
+		return strings.TrimSpace(string(out)), nil
+	}
+	for i, m := range n.Machines {
+		args := append([]string{"up", "--detach", "--node-name", m.Name}, up...)
+		switch {
+		case i == 0:
+		case i < servers:
+			t, err := token("--server")
+			if err != nil {
+				return err
+			}
+			args = append(args, "--join-server", first.Server(), "--token", t)
+		default:
+			t, err := token("--ttl", "1h")
+			if err != nil {
+				return err
+			}
+			args = []string{"join", first.Server(), "--token", t, "--detach", "--node-name", m.Name}
+		}
+		var trouble bytes.Buffer
+		cmd := m.Wherry(ctx, args...)
+		cmd.Stdout, cmd.Stderr = say, io.MultiWriter(say, &trouble)
+		if err := cmd.Run(); err != nil {
+			return fmt.Errorf("%s: %w: %s", m.Name, err, bytes.TrimSpace(trouble.Bytes()))
+		}
+	}
+	return nil
+}
+
+// TakeAway takes down what runs on the machines, and removes the network.
+func (n *Network) TakeAway(ctx context.Context) error {
+	errs := make([]error, len(n.Machines))
+	var all sync.WaitGroup
+	for i, m := range n.Machines {
+		all.Go(func() {
+			if out, err := m.Wherry(ctx, "down", "--purge").CombinedOutput(); err != nil {
+				errs[i] = fmt.Errorf("%s: %w: %s", m.Name, err, bytes.TrimSpace(out))
+			}
+		})
+	}
+	all.Wait()
+	return errors.Join(append(errs, n.Close())...)
 }
 
 // Close removes the network and the namespaces. What ran on the machines must have been taken down.

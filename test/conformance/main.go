@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"wherry.dev/test/ginkgo"
 	"wherry.dev/test/panics"
 )
 
@@ -25,6 +26,8 @@ type options struct {
 	programs    programs
 	focus, skip string
 	procs       int
+	nodes       int
+	servers     int
 	hollowNodes int
 	logs        string
 	install     string   // a program that installs what the specs need, a CSI driver say
@@ -48,6 +51,8 @@ func main() {
 	flag.StringVar(&o.focus, "focus", `\[NodeConformance\]`, "specs to run, a regular expression")
 	flag.StringVar(&o.skip, "skip", `\[Serial\]|\[Slow\]|\[Disruptive\]|\[Flaky\]|\[Feature:`, "specs to leave out")
 	flag.IntVar(&o.procs, "procs", 6, "specs to run side by side")
+	flag.IntVar(&o.nodes, "nodes", 1, "nodes; several are made of network namespaces")
+	flag.IntVar(&o.servers, "servers", 1, "how many of several nodes are servers, too")
 	flag.IntVar(&o.hollowNodes, "hollow-nodes", 0, "hollow nodes beside the real one, over three zones: for specs that look at where pods are put, not into them")
 	flag.StringVar(&o.logs, "logs", "out/conformance", "folder for the output of the tests and the node's log")
 	flag.StringVar(&o.install, "install", "", "program to run when the node is Ready, which installs what the specs need, a CSI driver say; "+
@@ -62,6 +67,10 @@ func main() {
 		os.Exit(2)
 	}
 	o.wherry, o.e2e, o.up = flag.Arg(0), flag.Arg(1), flag.Args()[2:]
+	if o.nodes > 1 && o.hollowNodes > 0 || o.servers < 1 || o.servers > o.nodes {
+		fmt.Fprintln(os.Stderr, "conformance: hollow nodes are for one node only, and -servers is between 1 and -nodes")
+		os.Exit(2)
+	}
 	signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE) // clean up even if the output is no longer read
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
 	defer stop()
@@ -93,7 +102,9 @@ func run(ctx context.Context, o options) (ok bool, err error) {
 		return false, err
 	}
 	defer func() {
-		err = errors.Join(err, panics.None(n.log()+"*"), keep(n.log(), filepath.Join(o.logs, "wherry.log")))
+		for name, log := range n.logs() {
+			err = errors.Join(err, panics.None(log+"*"), keep(log, filepath.Join(o.logs, name)))
+		}
 		if n.fleet != nil {
 			err = errors.Join(err, panics.None(n.hollowLog()), keep(n.hollowLog(), filepath.Join(o.logs, "hollow.log")))
 		}
@@ -102,7 +113,7 @@ func run(ctx context.Context, o options) (ok bool, err error) {
 	if err := n.install(ctx, o.install); err != nil {
 		return false, err
 	}
-	s := suite{options: o, kubeconfig: n.kubeconfig(), dir: n.dir}
+	s := suite{options: o, node: n}
 	names, err := s.list(ctx)
 	if err != nil {
 		return false, err
@@ -111,8 +122,10 @@ func run(ctx context.Context, o options) (ok bool, err error) {
 	for name, why := range skipped {
 		fmt.Printf("SKIP %s: %s\n", name, why)
 	}
-	fmt.Printf("%d specs, %d at a time\n", len(names), o.procs)
-	report, err := s.run(ctx, names)
+	together, alone := apart(names)
+	fmt.Printf("%d specs, %d at a time, and then %d that must be alone\n", len(together), o.procs, len(alone))
+	report := &ginkgo.Report{}
+	err = errors.Join(s.run(ctx, report, together, o.procs), s.run(ctx, report, alone, 1))
 	if !lowersOOM() {
 		exceptions["guaranteed qos - 1 container with resize policy"] = "a container that was restarted is to have an oom_score_adj of -997; the machine it ran on lacks CAP_SYS_RESOURCE"
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"wherry.dev/test/ginkgo"
 	"wherry.dev/test/images"
 )
 
@@ -34,8 +35,8 @@ func TestAProcessThatDiesDoesNotTakeTheSummaryAlong(t *testing.T) {
 	for i := range 2 * batch {
 		names = append(names, "lives"+strings.Repeat("x", i))
 	}
-	s := suite{options: options{e2e: e2e, procs: 2, logs: dir}, dir: dir}
-	report, err := s.run(t.Context(), names)
+	s, report := suite{options: options{e2e: e2e, logs: dir}, node: &node{dir: dir}}, &ginkgo.Report{}
+	err := s.run(t.Context(), report, names, 2)
 	if err != nil {
 		t.Fatal(err)
 	}

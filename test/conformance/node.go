@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,15 +13,19 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"wherry.dev/internal/mount"
+	"wherry.dev/internal/netns"
+	"wherry.dev/test/cluster"
 	"wherry.dev/test/registries"
 )
 
-// node is `wherry up` with folders of its own and registries on loopback.
+// node is `wherry up` with folders of its own and registries on loopback; or a cluster of several machines, made of network
+// namespaces.
 type node struct {
 	wherry, dir string
 	registries  *registries.Registries
 	started     bool
-	fleet       *fleet // nil without hollow nodes
+	network     *cluster.Network // nil for one node
+	fleet       *fleet           // nil without hollow nodes
 }
 
 // up starts a node, and the hollow ones beside it, and returns when all are Ready.
@@ -44,6 +49,9 @@ func up(ctx context.Context, o options, names []string) (n *node, err error) {
 	if n.registries, err = registries.Start(ctx, filepath.Join(n.dir, "pki"), hosts, images); err != nil {
 		return n, err
 	}
+	if o.nodes > 1 {
+		return n, n.several(ctx, o)
+	}
 	n.started = true
 	args := []string{"up", "--detach", "--node-name", "conformance"}
 	if o.hollowNodes > 0 {
@@ -55,13 +63,62 @@ func up(ctx context.Context, o options, names []string) (n *node, err error) {
 	return n, n.withHollow(ctx, o.hollowNodes)
 }
 
-func (n *node) kubeconfig() string { return filepath.Join(n.dir, "d", "kubeconfig") }
-func (n *node) log() string        { return filepath.Join(n.dir, "d", "log", "wherry.log") }
+// several starts a cluster of machines.
+func (n *node) several(ctx context.Context, o options) (err error) {
+	if n.network, err = cluster.New(ctx, n.dir, n.wherry, o.nodes, 0); err != nil {
+		return err
+	}
+	for _, m := range n.network.Machines {
+		m.Env = n.registries.Env(os.Environ())
+		err := n.registries.Also(func(addr string) (l net.Listener, err error) {
+			err = netns.Do(func() error {
+				l, err = new(net.ListenConfig).Listen(ctx, "tcp", addr)
+				return err
+			}, m.NetNS)
+			return l, err
+		})
+		if err != nil {
+			return fmt.Errorf("registries on %s: %w", m.Name, err)
+		}
+	}
+	return n.network.Start(ctx, o.servers, o.up, os.Stdout)
+}
+
+// data is the data dir of the first node.
+func (n *node) data() string {
+	if n.network != nil {
+		return n.network.Machines[0].Data
+	}
+	return filepath.Join(n.dir, "d")
+}
+
+// logs are the logs of all nodes, by their name in the folder of the output.
+func (n *node) logs() map[string]string {
+	const log = "log/wherry.log"
+	if n.network == nil {
+		return map[string]string{"wherry.log": filepath.Join(n.data(), log)}
+	}
+	all := map[string]string{}
+	for _, m := range n.network.Machines {
+		all["wherry-"+m.Name+".log"] = filepath.Join(m.Data, log)
+	}
+	return all
+}
+
+// program returns a command that reaches the API server and the nodes.
+func (n *node) program(ctx context.Context, name string, args ...string) *exec.Cmd {
+	if n.network != nil {
+		return n.network.Machines[0].Command(ctx, name, args...)
+	}
+	return exec.CommandContext(ctx, name, args...)
+}
+
+func (n *node) kubeconfig() string { return filepath.Join(n.data(), "kubeconfig") }
 func (n *node) hollowLog() string  { return filepath.Join(n.dir, "hollow.log") }
 
 // environ is the environment of the node's programs.
 func (n *node) environ() []string {
-	return append(n.registries.Env(os.Environ()), "WHERRY_DATA_DIR="+filepath.Join(n.dir, "d"), "WHERRY_RUN_DIR="+filepath.Join(n.dir, "r"))
+	return append(n.registries.Env(os.Environ()), "WHERRY_DATA_DIR="+n.data(), "WHERRY_RUN_DIR="+filepath.Join(n.dir, "r"))
 }
 
 func (n *node) command(ctx context.Context, args ...string) error {
@@ -78,7 +135,7 @@ func (n *node) install(ctx context.Context, program string) error {
 	if program == "" {
 		return nil
 	}
-	cmd := exec.CommandContext(ctx, program)
+	cmd := n.program(ctx, program)
 	cmd.Dir, cmd.Env = n.dir, append(n.environ(), "KUBECONFIG="+n.kubeconfig())
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	if err := cmd.Run(); err != nil {
@@ -95,6 +152,9 @@ func (n *node) close(ctx context.Context) error {
 	var errs []error
 	if n.fleet != nil {
 		errs = append(errs, n.fleet.close())
+	}
+	if n.network != nil {
+		errs = append(errs, n.network.TakeAway(context.WithoutCancel(ctx)))
 	}
 	if n.started {
 		errs = append(errs, n.command(context.WithoutCancel(ctx), "down", "--purge"))

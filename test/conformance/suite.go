@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
+	"strings"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -43,7 +43,19 @@ const batch = 6
 // suite runs the test program, several processes in parallel.
 type suite struct {
 	options
-	kubeconfig, dir string
+	node *node
+}
+
+// apart splits off the specs that must not run beside others.
+func apart(names []string) (together, alone []string) {
+	for _, n := range names {
+		if strings.Contains(n, "[Serial]") || strings.Contains(n, "[Disruptive]") {
+			alone = append(alone, n)
+		} else {
+			together = append(together, n)
+		}
+	}
+	return together, alone
 }
 
 // list returns the names of the specs in focus.
@@ -64,21 +76,20 @@ func (s *suite) list(ctx context.Context) ([]string, error) {
 	return names, nil
 }
 
-// run runs the specs and joins the reports. The specs of a process that died without a report
+// run runs specs, some at a time, and adds to the report. The specs of a process that died without a report
 // appear in it as aborted: they stop neither the run nor its summary. So do those that an
 // interrupted run did not get to; the error says why.
-func (s *suite) run(ctx context.Context, names []string) (*ginkgo.Report, error) {
+func (s *suite) run(ctx context.Context, all *ginkgo.Report, names []string, procs int) error {
 	work := make(chan []string, len(names))
 	for b := range slices.Chunk(names, batch) {
 		work <- b
 	}
 	close(work)
 	var (
-		mu  sync.Mutex // guards all
-		all ginkgo.Report
-		wg  sync.WaitGroup
+		mu sync.Mutex // guards all
+		wg sync.WaitGroup
 	)
-	for i := range s.procs {
+	for i := range procs {
 		wg.Go(func() {
 			for serial := 0; ctx.Err() == nil; serial++ {
 				b, ok := <-work
@@ -89,7 +100,7 @@ func (s *suite) run(ctx context.Context, names []string) (*ginkgo.Report, error)
 				for _, n := range b {
 					args = append(args, "--ginkgo.focus="+regexp.QuoteMeta(n)+"$")
 				}
-				report, err := s.process(ctx, strconv.Itoa(i)+"-"+strconv.Itoa(serial), args...)
+				report, err := s.process(ctx, fmt.Sprintf("%d-%d-%d", procs, i, serial), args...)
 				if err != nil {
 					report = aborted(b, err)
 				}
@@ -104,7 +115,7 @@ func (s *suite) run(ctx context.Context, names []string) (*ginkgo.Report, error)
 	for b := range work {
 		all.Specs = append(all.Specs, aborted(b, errors.New("the run ended before its turn")).Specs...)
 	}
-	return &all, ctx.Err()
+	return ctx.Err()
 }
 
 // aborted returns the report for specs whose process left none.
@@ -129,19 +140,19 @@ func (s *suite) progress(r *ginkgo.Report) {
 
 // process runs the test program once. Failed specs are in the report, not in the error.
 func (s *suite) process(ctx context.Context, name string, args ...string) (_ *ginkgo.Report, err error) {
-	report := filepath.Join(s.dir, name+".json")
+	report := filepath.Join(s.node.dir, name+".json")
 	log, err := os.Create(filepath.Join(s.logs, name+".log"))
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, log.Close()) }()
-	cmd := exec.CommandContext(ctx, s.e2e, append([]string{
-		"--kubeconfig=" + s.kubeconfig, "--provider=skeleton", "--non-blocking-taints=node.kubernetes.io/",
+	cmd := s.node.program(ctx, s.e2e, append([]string{
+		"--kubeconfig=" + s.node.kubeconfig(), "--provider=skeleton", "--non-blocking-taints=node.kubernetes.io/",
 		"--disable-log-dump", "--dump-logs-on-failure=false", "--ginkgo.no-color", "--ginkgo.v",
-		"--ginkgo.timeout=1h", "--ginkgo.json-report=" + report, "--kubelet-root-dir=" + filepath.Join(s.dir, "d", "kubelet"),
+		"--ginkgo.timeout=1h", "--ginkgo.json-report=" + report, "--kubelet-root-dir=" + filepath.Join(s.node.data(), "kubelet"),
 	}, slices.Concat(s.e2eFlags, args)...)...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
-	cmd.Dir, cmd.Env = s.dir, registries.WithoutProxies(os.Environ())
+	cmd.Dir, cmd.Env = s.node.dir, registries.WithoutProxies(os.Environ())
 	cmd.Stdout, cmd.Stderr = io.Writer(log), log
 	var failed *exec.ExitError
 	if err := cmd.Run(); err != nil && !errors.As(err, &failed) {

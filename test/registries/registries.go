@@ -148,9 +148,24 @@ func (r *Registries) Add(ctx context.Context, n string, img v1.Image) error {
 	return nil
 }
 
+// Also lets programs of another network find the registries by the same environment: listen, which runs there, is given the
+// proxy's address.
+func (r *Registries) Also(listen func(addr string) (net.Listener, error)) error {
+	l, err := listen(strings.TrimPrefix(r.url, "http://"))
+	if err != nil {
+		return err
+	}
+	go func() {
+		if err := r.proxy.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			log.Printf("registry: %v", err)
+		}
+	}()
+	return nil
+}
+
 // Env returns the environment for a program that is to find the registries.
 func (r *Registries) Env(env []string) []string {
-	return append(WithoutProxies(env), "HTTPS_PROXY="+r.url, "SSL_CERT_FILE="+r.ca, "NO_PROXY=127.0.0.0/8,10.0.0.0/8,localhost")
+	return append(WithoutProxies(env), "HTTPS_PROXY="+r.url, "SSL_CERT_FILE="+r.ca, "NO_PROXY=127.0.0.0/8,10.0.0.0/8,192.168.0.0/16,localhost")
 }
 
 // WithoutProxies drops variables that would send requests out of the machine.

@@ -13,7 +13,6 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -58,7 +57,7 @@ func run(ctx context.Context, wherry, images, flags string, nodes, servers, rout
 	}
 	defer func() {
 		fmt.Println("taking the cluster away")
-		err = errors.Join(err, takeAway(context.WithoutCancel(ctx), network))
+		err = errors.Join(err, network.TakeAway(context.WithoutCancel(ctx)))
 	}()
 	if err := start(ctx, network, images, strings.Fields(flags), servers); err != nil {
 		return err
@@ -72,57 +71,21 @@ func run(ctx context.Context, wherry, images, flags string, nodes, servers, rout
 	return nil
 }
 
-// start starts the server with the first node, and lets the others join.
+// start starts all machines, with the images of a folder if there is one.
 func start(ctx context.Context, network *cluster.Network, images string, flags []string, servers int) error {
 	began := time.Now()
-	var token, serverToken string
-	for i, m := range network.Machines {
-		if images != "" {
+	if images != "" {
+		for _, m := range network.Machines {
 			if err := os.CopyFS(filepath.Join(m.Data, "images"), os.DirFS(images)); err != nil {
 				return err
 			}
 		}
-		args := []string{"join", network.Machines[0].Server(), "--token", token, "--node-name", m.Name, "--detach"}
-		if i > 0 && i < servers {
-			args = append([]string{"up", "--join-server", network.Machines[0].Server(), "--token", serverToken, "--node-name", m.Name, "--detach"}, flags...)
-		}
-		if i == 0 {
-			args = append([]string{"up", "--node-name", m.Name, "--detach"}, flags...)
-		}
-		cmd := m.Wherry(ctx, args...)
-		cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
-		if err := cmd.Run(); err != nil {
-			return fmt.Errorf("%s: %w", m.Name, err)
-		}
-		if i == 0 {
-			out, err := m.Wherry(ctx, "token", "create", "--ttl", "1h").Output()
-			if err != nil {
-				return fmt.Errorf("token: %w", err)
-			}
-			token = strings.TrimSpace(string(out))
-			if out, err = m.Wherry(ctx, "token", "create", "--server").Output(); err != nil {
-				return fmt.Errorf("token for servers: %w", err)
-			}
-			serverToken = strings.TrimSpace(string(out))
-		}
+	}
+	if err := network.Start(ctx, servers, flags, os.Stdout); err != nil {
+		return err
 	}
 	fmt.Printf("%d nodes are Ready after %.1f s\n", len(network.Machines), time.Since(began).Seconds())
 	return nil
-}
-
-// takeAway takes all instances down, the server last.
-func takeAway(ctx context.Context, network *cluster.Network) error {
-	errs := make([]error, len(network.Machines))
-	var all sync.WaitGroup
-	for i, m := range network.Machines {
-		all.Go(func() {
-			if out, err := m.Wherry(ctx, "down", "--purge").CombinedOutput(); err != nil {
-				errs[i] = fmt.Errorf("%s: %w: %s", m.Name, err, out)
-			}
-		})
-	}
-	all.Wait()
-	return errors.Join(append(errs, network.Close())...)
 }
 
 // expose lets this machine's own clients reach the server at a port of the loopback, and returns a kubeconfig for it.
