@@ -117,7 +117,7 @@ var ignoredControllerFlags = ignoredFlags{
 	"cluster-signing-legacy-unknown-cert-file": "one authority signs for all", "cluster-signing-legacy-unknown-key-file": "one authority signs for all",
 
 	"attach-detach-reconcile-sync-period": "attachments are watched, not compared from time to time",
-	"cidr-allocator-type":                 notOurs, "cloud-config": notOurs, "cloud-provider": notOurs,
+	"cidr-allocator-type":                 notOurs, "cloud-config": notOurs,
 	"cluster-name": notOurs, "controller-start-interval": notOurs, "external-cloud-volume-plugin": notOurs, "feature-gates": notOurs, "flex-volume-plugin-dir": notOurs,
 	"kube-api-content-type": "it is always protobuf", "leader-migration-config": notOurs,
 	"node-sync-period": notOurs, "pvclaimbinder-sync-period": notOurs,

@@ -59,6 +59,7 @@ type Config struct {
 
 	NodeName    string   `json:"node-name,omitempty"`
 	NodeIP      string   `json:"node-ip,omitempty"`
+	nodeIPFound bool     // nobody gave it
 	NodeLabels  []string `json:"node-labels,omitempty"`
 	BindAddress string   `json:"bind-address,omitempty"`
 	SecurePort  int      `json:"secure-port,omitempty"`
@@ -129,6 +130,8 @@ type Config struct {
 	SchedulerConfig string `json:"scheduler-config,omitempty"`
 	// LocalStorage says whether claims get directories on the node's disk: OwnStorage, or NoStorage.
 	LocalStorage string `json:"local-storage,omitempty"`
+	// CloudProvider is cluster.CloudExternal, or "" for no cloud.
+	CloudProvider string `json:"cloud-provider,omitempty"`
 	// Proxy says who makes services reachable: OwnProxy, or NoProxy for somebody else.
 	Proxy     string `json:"proxy,omitempty"`
 	Verbosity int    `json:"v,omitempty"`
@@ -236,6 +239,7 @@ func (c *Config) AddFlags(f *pflag.FlagSet) {
 	f.BoolVar(&c.SeccompDefault, "seccomp-default", c.SeccompDefault, "use the runtime's seccomp profile (RuntimeDefault) for containers whose pod sets none; upstream's kubelet leaves those unconfined")
 	f.StringVar(&c.SchedulerConfig, "scheduler-config", c.SchedulerConfig, "file with a KubeSchedulerConfiguration")
 	f.StringVar(&c.LocalStorage, "local-storage", c.LocalStorage, "what claims of the storage class local get: directories on the node's disk, or none, for somebody else's storage")
+	f.StringVar(&c.CloudProvider, "cloud-provider", c.CloudProvider, "external, for a cluster in a cloud whose own controller manager runs: it gives nodes their addresses, zones and provider ID before they are used, and balances services")
 	f.StringVar(&c.Proxy, "proxy", c.Proxy, "who makes services reachable: nftables (Wherry itself), or none, for kube-proxy or a network such as Cilium")
 	f.IntVarP(&c.Verbosity, "v", "v", c.Verbosity, "verbosity of the log")
 }
@@ -310,7 +314,7 @@ func (c *Config) Complete() error {
 		if err != nil {
 			return err
 		}
-		c.NodeIP = ip.String()
+		c.NodeIP, c.nodeIPFound = ip.String(), true
 	}
 	return c.validate()
 }
@@ -391,6 +395,9 @@ func (c *Config) validate() error {
 	if c.Proxy != OwnProxy && c.Proxy != NoProxy {
 		bad("--proxy %q must be %s or %s", c.Proxy, OwnProxy, NoProxy)
 	}
+	if c.CloudProvider != "" && c.CloudProvider != cluster.CloudExternal {
+		bad("--cloud-provider %q must be %s, or left out", c.CloudProvider, cluster.CloudExternal)
+	}
 	if c.LocalStorage != OwnStorage && c.LocalStorage != NoStorage {
 		bad("--local-storage %q must be %s or %s", c.LocalStorage, OwnStorage, NoStorage)
 	}
@@ -412,6 +419,14 @@ func (c *Config) validate() error {
 		bad("--data-dir %s lies in --run-dir %s, which every `wherry down` removes; give it another folder", c.DataDir, c.RunDir)
 	}
 	return errors.Join(errs...)
+}
+
+// GivenNodeIP returns the addresses that somebody gave the node; "" if they were found.
+func (c *Config) GivenNodeIP() string {
+	if c.nodeIPFound {
+		return ""
+	}
+	return c.NodeIP
 }
 
 // NodeIPs returns the addresses of the node: one, or two of different families. The first is where its servers

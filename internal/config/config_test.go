@@ -74,6 +74,7 @@ func TestWhatIsWrongIsNamed(t *testing.T) {
 		"--image-pull-progress-timeout -1s":                            func(c *Config) { c.ImagePullProgressTimeout.Duration = -time.Second },
 		`--proxy "x" must be nftables or none`:                         func(c *Config) { c.Proxy = "x" },
 		`--local-storage "x" must be directories or none`:              func(c *Config) { c.LocalStorage = "x" },
+		`--cloud-provider "aws" must be external, or left out`:         func(c *Config) { c.CloudProvider = "aws" },
 		"--max-pods -1": func(c *Config) { c.MaxPods = -1 },
 	} {
 		c := Default()

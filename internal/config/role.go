@@ -45,7 +45,7 @@ func (c *Config) AddJoinFlags(f *pflag.FlagSet) {
 			f.AddFlag(flag)
 		}
 	})
-	for _, name := range []string{"cluster-cidr", "service-cidr", "cluster-domain", "network-mode", "cluster-dns"} {
+	for _, name := range []string{"cluster-cidr", "service-cidr", "cluster-domain", "network-mode", "cluster-dns", "cloud-provider"} {
 		f.Lookup(name).Usage += "; servers of Wherry tell this"
 	}
 }

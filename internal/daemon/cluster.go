@@ -47,7 +47,7 @@ func clientOf(user string, cfg *rest.Config) (clientset.Interface, *rest.Config,
 // clusterInfo returns what nodes that join are told.
 func (d *Daemon) clusterInfo(ca []byte) (clusterinfo.Config, error) {
 	facts := cluster.Facts{PodNetworks: d.cfg.ClusterNetworks(), Domain: d.cfg.ClusterDomain, Mode: d.cfg.NetworkMode, VNI: vni(ca)}
-	facts.Mask4, facts.Mask6 = d.cfg.NodeMask4, d.cfg.NodeMask6
+	facts.Mask4, facts.Mask6, facts.Cloud = d.cfg.NodeMask4, d.cfg.NodeMask6, d.cfg.CloudProvider
 	var err error
 	if facts.ServiceNetworks, err = cluster.ParseNetworks("--service-cidr", d.cfg.ServiceCIDR); err != nil {
 		return clusterinfo.Config{}, err

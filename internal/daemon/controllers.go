@@ -38,6 +38,7 @@ func (d *Daemon) newControllers(ctx context.Context, f informers.SharedInformerF
 	if err != nil {
 		return nil, err
 	}
+	options.CloudProvider = d.cfg.CloudProvider
 	if d.cfg.NetworkMode != cluster.ModeNone {
 		r := &options.Ranges
 		r.Allocate, r.Cluster, r.Services = true, d.cfg.ClusterCIDR, d.cfg.ServiceCIDR
@@ -64,6 +65,7 @@ func (d *Daemon) newControllers(ctx context.Context, f informers.SharedInformerF
 
 // ownControllerFlags are flags of the controllers that a whole node sets itself.
 var ownControllerFlags = map[string]string{
+	"cloud-provider":      "use --cloud-provider of the node",
 	"allocate-node-cidrs": "nodes get ranges unless --network-mode is none", "cluster-cidr": "use --cluster-cidr of the node",
 	"service-cluster-ip-range": "use --service-cidr of the node",
 	"node-cidr-mask-size":      "use --node-cidr-mask-size-ipv4 and --node-cidr-mask-size-ipv6 of the node",

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -452,7 +453,7 @@ func (d *Daemon) askFacts(ctx context.Context, client clientset.Interface) (f cl
 	if d.cfg.ClusterCIDR == "" {
 		return f, fmt.Errorf("only servers of Wherry say them: give --cluster-cidr, the network of all pods, and --service-cidr and --network-mode if they differ from the defaults: %w", err)
 	}
-	f = cluster.Facts{PodNetworks: d.cfg.ClusterNetworks(), Domain: d.cfg.ClusterDomain, DNS: d.cfg.ClusterDNS, Mode: d.cfg.NetworkMode, VNI: 1}
+	f = cluster.Facts{PodNetworks: d.cfg.ClusterNetworks(), Domain: d.cfg.ClusterDomain, DNS: d.cfg.ClusterDNS, Mode: d.cfg.NetworkMode, VNI: 1, Cloud: d.cfg.CloudProvider}
 	first, second, err := config.ServiceNetworks(d.cfg.ServiceCIDR)
 	if err != nil {
 		return f, err
@@ -484,7 +485,7 @@ func (d *Daemon) adopt(f cluster.Facts) error {
 	data := f.Data()
 	c := &d.cfg
 	c.ClusterCIDR, c.ServiceCIDR, c.ClusterDomain, c.NetworkMode = data["pod-networks"], data["service-networks"], f.Domain, f.Mode
-	c.NodeMask4, c.NodeMask6 = f.Mask4, f.Mask6
+	c.NodeMask4, c.NodeMask6, c.CloudProvider = f.Mask4, f.Mask6, cmp.Or(f.Cloud, c.CloudProvider)
 	if d.joined != nil {
 		d.joined.vni = f.VNI
 	}

@@ -99,6 +99,9 @@ func awaitTaint(ctx context.Context, client clientset.Interface, node string) {
 func (d *Daemon) kubeletConfig(now time.Time) (c kubeletconfig.Config, err error) {
 	c = kubeletconfig.Default()
 	c.NodeName, c.NodeIP = d.cfg.NodeName, d.cfg.NodeIP
+	if c.CloudProvider = d.cfg.CloudProvider; c.CloudProvider != "" {
+		c.NodeIP = d.cfg.GivenNodeIP() // the cloud chooses among those that it knows
+	}
 	c.RootDir = kubeletDir(d.cfg.DataDir)
 	c.PodLogsDir, c.ContainerLogsDir = d.cfg.PodLogsDir, containerLogsDir(&d.cfg)
 	c.StaticPodPath = d.cfg.ManifestDir

@@ -54,6 +54,9 @@ const (
 	ModeNone   = "none" // somebody else's network
 )
 
+// CloudExternal says that a cloud's own controller manager initializes nodes and balances services.
+const CloudExternal = "external"
+
 // Facts are what all nodes of a cluster have to agree on.
 type Facts struct {
 	PodNetworks     []netip.Prefix // from which nodes get their ranges
@@ -64,6 +67,8 @@ type Facts struct {
 	VNI             uint32   // of VXLAN; differs between clusters
 	// Mask4 and Mask6 are the sizes of nodes' ranges, as lengths of prefixes; 0 for the defaults.
 	Mask4, Mask6 int
+	// Cloud is CloudExternal, or "" for no cloud.
+	Cloud string
 }
 
 // Keys of the config map.
@@ -76,6 +81,7 @@ const (
 	keyVNI      = "vxlan-id"
 	keyMask4    = "node-mask-ipv4"
 	keyMask6    = "node-mask-ipv6"
+	keyCloud    = "cloud-provider"
 )
 
 // Data returns the facts as the config map has them.
@@ -83,6 +89,9 @@ func (f Facts) Data() map[string]string {
 	data := map[string]string{
 		keyPods: join(f.PodNetworks), keyServices: join(f.ServiceNetworks), keyDomain: f.Domain, keyDNS: strings.Join(f.DNS, ","),
 		keyMode: f.Mode, keyVNI: strconv.FormatUint(uint64(f.VNI), 10),
+	}
+	if f.Cloud != "" {
+		data[keyCloud] = f.Cloud
 	}
 	for key, bits := range map[string]int{keyMask4: f.Mask4, keyMask6: f.Mask6} {
 		if bits > 0 {
@@ -100,7 +109,7 @@ func FromData(data map[string]string) (f Facts, err error) {
 	if f.ServiceNetworks, err = ParseNetworks(keyServices, data[keyServices]); err != nil {
 		return f, err
 	}
-	f.Domain, f.Mode = data[keyDomain], data[keyMode]
+	f.Domain, f.Mode, f.Cloud = data[keyDomain], data[keyMode], data[keyCloud]
 	if data[keyDNS] != "" {
 		f.DNS = strings.Split(data[keyDNS], ",")
 	}

@@ -18,7 +18,7 @@ func TestFactsSurviveTheConfigMap(t *testing.T) {
 		{
 			PodNetworks:     []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00::/48")},
 			ServiceNetworks: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}, Domain: "cluster.local", DNS: []string{"10.96.0.10"},
-			Mode: ModeVXLAN, VNI: 1<<24 - 1,
+			Mode: ModeVXLAN, VNI: 1<<24 - 1, Mask4: 25, Mask6: 80, Cloud: CloudExternal,
 		},
 	} {
 		got, err := FromData(f.Data())

@@ -28,6 +28,8 @@ type Options struct {
 	SigningDuration time.Duration // the longest time that certificates are valid
 	Volumes         attachdetach.Options
 	Ranges          NodeRanges
+	// CloudProvider is cluster.CloudExternal if a cloud balances services, "" if nodes do.
+	CloudProvider string
 }
 
 // NodeRanges say from where nodes get the addresses of their pods. The networks are one, or one of each IP family,
@@ -65,7 +67,7 @@ func (r *NodeRanges) options() (o nodeipam.Options, err error) {
 
 // DefaultOptions returns upstream's defaults.
 func DefaultOptions() Options {
-	return Options{horizontalpodautoscaler.Defaults, nodelifecycle.Defaults, podgc.TerminatedThreshold, certificates.MostTime, attachdetach.Options{}, NodeRanges{}}
+	return Options{horizontalpodautoscaler.Defaults, nodelifecycle.Defaults, podgc.TerminatedThreshold, certificates.MostTime, attachdetach.Options{}, NodeRanges{}, ""}
 }
 
 func (c *Config) options() Options {
@@ -97,6 +99,7 @@ func (o *Options) AddFlags(f *pflag.FlagSet) {
 	f.IntVar(&o.Ranges.Bits, "node-cidr-mask-size", o.Ranges.Bits, "size of nodes' ranges, as the length of a prefix (default 24 for IPv4, 64 for IPv6)")
 	f.IntVar(&o.Ranges.Bits4, "node-cidr-mask-size-ipv4", o.Ranges.Bits4, "the same, for IPv4")
 	f.IntVar(&o.Ranges.Bits6, "node-cidr-mask-size-ipv6", o.Ranges.Bits6, "the same, for IPv6")
+	f.StringVar(&o.CloudProvider, "cloud-provider", o.CloudProvider, "external, if a cloud balances services of type LoadBalancer; otherwise nodes do")
 	f.DurationVar(&o.SigningDuration, "cluster-signing-duration", o.SigningDuration, "how long certificates are valid, unless a shorter time is requested")
 }
 
@@ -131,6 +134,9 @@ func (o *Options) Validate() error {
 		errs = append(errs, fmt.Errorf("--unhealthy-zone-threshold must be between 0 and 1, not %v", t))
 	}
 	positive("cluster-signing-duration", o.SigningDuration)
+	if o.CloudProvider != "" && o.CloudProvider != cluster.CloudExternal {
+		errs = append(errs, fmt.Errorf("--cloud-provider %q must be %s, or left out", o.CloudProvider, cluster.CloudExternal))
+	}
 	if _, err := o.Ranges.options(); err != nil {
 		errs = append(errs, err)
 	}

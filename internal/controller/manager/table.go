@@ -184,6 +184,10 @@ func buildDNS(p *parts) (controller.Controller, error) {
 }
 
 func buildBalancers(p *parts) (controller.Controller, error) {
+	options := p.options()
+	if options.CloudProvider != "" {
+		return nil, nil
+	}
 	reserved := p.NodePorts
 	if reserved == nil {
 		reserved = loadbalancer.NodePorts
