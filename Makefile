@@ -24,7 +24,7 @@ LDFLAGS := -s -w -X wherry.dev/internal/version.Version=$(VERSION) \
   -X $(VERSION_PKG).gitVersion=$(KUBE)+wherry -X $(VERSION_PKG).gitMajor=1 -X $(VERSION_PKG).gitMinor=37 \
   -X $(VERSION_PKG).gitTreeState=clean -X $(VERSION_PKG).buildDate=1970-01-01T00:00:00Z
 
-.PHONY: help deps deps-test deps-race build images up cluster down purge faults test attack kills history race lint bench bench-api bench-cri bench-hollow bench-scheduler diff-scheduler sim sim-scheduler conformance critest test-v2 fuzz clean
+.PHONY: help deps deps-test deps-race build images up cluster down purge faults upgrade test attack kills history race lint bench bench-api bench-cri bench-hollow bench-scheduler diff-scheduler sim sim-scheduler conformance critest test-v2 fuzz clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | sort | expand -t 14
@@ -32,7 +32,11 @@ help: ## list the targets
 deps: ## install what a node needs from Debian: crun, runc, conmon, busybox, nftables, iproute2
 	@packaging/deps.sh
 
-deps-test: ## install what a node and its tests need from Debian: deps, and containernetworking-plugins
+deps-upgrade: build ## give a cluster of several servers that an older wherry runs this one, under load: make upgrade UPGRADE_FROM=/path/to/older
+	@if [ -z "$(UPGRADE_FROM)" ]; then echo "SKIP: upgrade needs an older program: make upgrade UPGRADE_FROM=/path/to/wherry"; \
+	else UPGRADE_FROM="$(UPGRADE_FROM)" $(GO) test -count=1 -timeout 0 -v -run 'TestUpgrade$$' ./test/e2e; fi
+
+test: ## install what a node and its tests need from Debian: deps, and containernetworking-plugins
 	@packaging/deps.sh test
 
 build: ## build bin/wherry, and bin/wherry-cni: the CNI plugins alone

@@ -205,6 +205,9 @@ func (m *Machine) Wherry(ctx context.Context, args ...string) *exec.Cmd {
 	return cmd
 }
 
+// Use has the machine run another program from now on.
+func (m *Machine) Use(wherry string) { m.wherry = wherry }
+
 // Server is the URL of a server on the machine.
 func (m *Machine) Server() string { return fmt.Sprintf("https://%s:%d", m.Address, ServerPort) }
 

@@ -117,6 +117,20 @@ func (p *planner) replace(o *Container) {
 	p.plan.Record.setHistory(o.Name, h)
 }
 
+// Replacing reports whether a container is being replaced, because its spec has changed, and nothing else has happened.
+func Replacing(in *Input, plan *Plan) bool {
+	if in.Record.Ending != nil || len(in.Failures) > 0 {
+		return false
+	}
+	return slices.ContainsFunc(plan.Ops, func(op Op) bool {
+		switch op.Kind {
+		case PullImage, CreateContainer, StartContainer:
+			return op.Attempt > 0 && in.Record.history(op.Name).Replace == op.Attempt
+		}
+		return false
+	})
+}
+
 // replaced reports whether a new instance follows a dead one whatever the restart policy says.
 func (v *view) replaced(name string, dead *Container) bool {
 	return dead != nil && v.in.Record.history(name).Replace == dead.Attempt+1
