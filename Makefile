@@ -32,11 +32,7 @@ help: ## list the targets
 deps: ## install what a node needs from Debian: crun, runc, conmon, busybox, nftables, iproute2
 	@packaging/deps.sh
 
-deps-upgrade: build ## give a cluster of several servers that an older wherry runs this one, under load: make upgrade UPGRADE_FROM=/path/to/older
-	@if [ -z "$(UPGRADE_FROM)" ]; then echo "SKIP: upgrade needs an older program: make upgrade UPGRADE_FROM=/path/to/wherry"; \
-	else UPGRADE_FROM="$(UPGRADE_FROM)" $(GO) test -count=1 -timeout 0 -v -run 'TestUpgrade$$' ./test/e2e; fi
-
-test: ## install what a node and its tests need from Debian: deps, and containernetworking-plugins
+deps-test: ## install what a node and its tests need from Debian: deps, and containernetworking-plugins
 	@packaging/deps.sh test
 
 build: ## build bin/wherry, and bin/wherry-cni: the CNI plugins alone
@@ -60,6 +56,10 @@ down: ## stop the node and what runs on it
 
 purge: ## stop the node and remove its data
 	@$(BIN) down --purge
+
+upgrade: build ## give a cluster of several servers that an older wherry runs this one, under load: make upgrade UPGRADE_FROM=/path/to/older
+	@if [ -z "$(UPGRADE_FROM)" ]; then echo "SKIP: upgrade needs an older program: make upgrade UPGRADE_FROM=/path/to/wherry"; \
+	else UPGRADE_FROM="$(UPGRADE_FROM)" $(GO) test -count=1 -timeout 0 -v -run 'TestUpgrade$$' ./test/e2e; fi
 
 test: deps-test build ## all tests, as root; .ci/run calls exactly this
 	@test/run.sh
