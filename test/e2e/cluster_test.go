@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -37,8 +38,16 @@ import (
 	"wherry.dev/test/runtimes"
 )
 
-// patience bounds every wait; a slow machine is no reason to fail.
-const patience = 5 * time.Minute
+// patience bounds every wait; a slow machine is no reason to fail. Who writes a test has less of it: E2E_PATIENCE=20s.
+var patience = cmp.Or(given(os.Getenv("E2E_PATIENCE")), 5*time.Minute)
+
+func given(text string) time.Duration {
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		return 0
+	}
+	return d
+}
 
 func wherryPath(t testing.TB) string {
 	t.Helper()

@@ -1,22 +1,27 @@
 // Package loadbalancer gives services of type LoadBalancer the addresses of the nodes, where every
-// node's proxy serves them. It stands in for a cloud: services that ask for somebody else's load
+// node's proxy serves them; with externalTrafficPolicy Local, of those that have a ready endpoint. It stands in for a cloud: services that ask for somebody else's load
 // balancer (loadBalancerClass) are left alone.
 package loadbalancer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/informers"
 	clientset "k8s.io/client-go/kubernetes"
+	discoverylisters "k8s.io/client-go/listers/discovery/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
+	"k8s.io/utils/ptr"
 
 	"wherry.dev/internal/api/nodes"
 	"wherry.dev/internal/controller"
@@ -31,6 +36,7 @@ type Controller struct {
 	client          clientset.Interface
 	loop            *controller.Loop
 	services, nodes cache.Indexer
+	slices          discoverylisters.EndpointSliceLister
 	writes          *written.Log
 	reserved        []uint16
 	events          record.EventRecorder
@@ -40,13 +46,17 @@ type Controller struct {
 // get no address: the nodes need these themselves.
 func New(client clientset.Interface, f informers.SharedInformerFactory, reserved []uint16) (*Controller, error) {
 	services, nodes := f.Core().V1().Services().Informer(), f.Core().V1().Nodes().Informer()
-	c := &Controller{client: client, services: services.GetIndexer(), nodes: nodes.GetIndexer(), writes: written.New(services.GetIndexer()), reserved: reserved}
+	endpoints := f.Discovery().V1().EndpointSlices()
+	c := &Controller{
+		client: client, services: services.GetIndexer(), nodes: nodes.GetIndexer(), slices: endpoints.Lister(),
+		writes: written.New(services.GetIndexer()), reserved: reserved,
+	}
 	c.loop = controller.NewLoop("service", c.reconcile)
 	c.loop.WaitFor(c.writes)
 	if err := c.loop.Watch(services, c.serviceChanged); err != nil {
 		return nil, err
 	}
-	return c, c.loop.Watch(nodes, c.nodeChanged)
+	return c, errors.Join(c.loop.Watch(nodes, c.nodeChanged), c.loop.Watch(endpoints.Informer(), c.endpointsChanged))
 }
 
 // Run writes addresses until ctx ends.
@@ -63,6 +73,54 @@ func (c *Controller) serviceChanged(old, obj any) {
 			c.loop.Add(svc.Namespace + "/" + svc.Name)
 		}
 	}
+}
+
+// endpointsChanged wakes the service of a slice, if it matters to it where its endpoints are.
+func (c *Controller) endpointsChanged(old, obj any) {
+	for _, o := range []any{old, obj} {
+		slice, ok := o.(*discoveryv1.EndpointSlice)
+		if !ok {
+			continue
+		}
+		item, exists, err := c.services.GetByKey(slice.Namespace + "/" + slice.Labels[discoveryv1.LabelServiceName])
+		if svc, ok := item.(*v1.Service); err == nil && exists && ok && staysLocal(svc) {
+			c.serviceChanged(nil, svc)
+		}
+		return
+	}
+}
+
+// staysLocal reports whether traffic from outside is served on the node that it comes to, or not at all.
+func staysLocal(svc *v1.Service) bool {
+	return svc.Spec.ExternalTrafficPolicy == v1.ServiceExternalTrafficPolicyLocal
+}
+
+// candidates returns the nodes at which a service can be reached: those that have a ready endpoint if traffic stays local, and
+// all of them while there is none. A service keeps its address while its only pod is replaced.
+func (c *Controller) candidates(svc *v1.Service) (all []*v1.Node, err error) {
+	for _, n := range c.nodes.List() {
+		all = append(all, n.(*v1.Node))
+	}
+	if !staysLocal(svc) {
+		return all, nil
+	}
+	list, err := c.slices.EndpointSlices(svc.Namespace).List(labels.SelectorFromSet(labels.Set{discoveryv1.LabelServiceName: svc.Name}))
+	if err != nil {
+		return nil, err
+	}
+	has := map[string]bool{}
+	for _, slice := range list {
+		for i := range slice.Endpoints {
+			if e := &slice.Endpoints[i]; e.NodeName != nil && ptr.Deref(e.Conditions.Ready, true) {
+				has[*e.NodeName] = true
+			}
+		}
+	}
+	local := slices.DeleteFunc(slices.Clone(all), func(n *v1.Node) bool { return !has[n.Name] })
+	if len(local) == 0 {
+		return all, nil
+	}
+	return local, nil
 }
 
 func (c *Controller) nodeChanged(old, obj any) {
@@ -95,7 +153,7 @@ func addressesOf(n *v1.Node) (out []netip.Addr) {
 	return nil
 }
 
-// wanted returns the addresses that a service should have: those of all nodes, in its families.
+// wanted returns the addresses that a service should have: those of the nodes, in its families.
 func wanted(svc *v1.Service, nodes []*v1.Node) []v1.LoadBalancerIngress {
 	var ips []netip.Addr
 	for _, n := range nodes {
@@ -139,9 +197,9 @@ func (c *Controller) reconcile(ctx context.Context, key string) error {
 	if svc.Spec.Type != v1.ServiceTypeLoadBalancer || svc.Spec.LoadBalancerClass != nil || svc.DeletionTimestamp != nil {
 		return nil
 	}
-	var nodes []*v1.Node
-	for _, n := range c.nodes.List() {
-		nodes = append(nodes, n.(*v1.Node))
+	nodes, err := c.candidates(svc)
+	if err != nil {
+		return err
 	}
 	want := wanted(svc, nodes)
 	if port := conflict(svc, c.reserved); port != 0 {

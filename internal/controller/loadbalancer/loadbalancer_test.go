@@ -5,7 +5,10 @@ import (
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/fake"
 )
 
 func node(ready v1.ConditionStatus, addresses ...string) *v1.Node {
@@ -57,6 +60,53 @@ func TestWanted(t *testing.T) {
 		}
 		if strings.Join(got, " ") != tt.want {
 			t.Errorf("%s: %v; want %s", name, got, tt.want)
+		}
+	}
+}
+
+// TestTrafficThatStaysLocal: clients were sent to nodes that had no pod of the service, and dropped what they got.
+func TestTrafficThatStaysLocal(t *testing.T) {
+	f := informers.NewSharedInformerFactory(fake.NewClientset(), 0)
+	c, err := New(nil, f, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, ip := range map[string]string{"n1": "10.0.0.1", "n2": "10.0.0.2", "n3": "10.0.0.3"} {
+		n := node("True", "InternalIP "+ip)
+		n.Name = name
+		if err := c.nodes.Add(n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	slices := f.Discovery().V1().EndpointSlices().Informer().GetIndexer()
+	svc := &v1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s"}, Spec: v1.ServiceSpec{IPFamilies: []v1.IPFamily{v1.IPv4Protocol}}}
+	at := func(node string, ready bool) discoveryv1.Endpoint {
+		return discoveryv1.Endpoint{NodeName: &node, Conditions: discoveryv1.EndpointConditions{Ready: &ready}}
+	}
+	for _, tt := range []struct {
+		policy    v1.ServiceExternalTrafficPolicy
+		endpoints []discoveryv1.Endpoint
+		want      string
+	}{
+		{v1.ServiceExternalTrafficPolicyCluster, []discoveryv1.Endpoint{at("n2", true)}, "10.0.0.1 10.0.0.2 10.0.0.3"},
+		{v1.ServiceExternalTrafficPolicyLocal, []discoveryv1.Endpoint{at("n2", true), at("n3", false), {}}, "10.0.0.2"},
+		{v1.ServiceExternalTrafficPolicyLocal, []discoveryv1.Endpoint{at("n2", true), at("n3", true)}, "10.0.0.2 10.0.0.3"},
+		{v1.ServiceExternalTrafficPolicyLocal, []discoveryv1.Endpoint{at("n2", false)}, "10.0.0.1 10.0.0.2 10.0.0.3"},
+	} {
+		svc.Spec.ExternalTrafficPolicy = tt.policy
+		slice := &discoveryv1.EndpointSlice{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s-1", Labels: map[string]string{discoveryv1.LabelServiceName: "s"}}, Endpoints: tt.endpoints,
+		}
+		if err := slices.Update(slice); err != nil {
+			t.Fatal(err)
+		}
+		nodes, err := c.candidates(svc)
+		var got []string
+		for _, in := range wanted(svc, nodes) {
+			got = append(got, in.IP)
+		}
+		if err != nil || strings.Join(got, " ") != tt.want {
+			t.Errorf("%s, %v: %v, %v; want %s", tt.policy, tt.endpoints, got, err, tt.want)
 		}
 	}
 }

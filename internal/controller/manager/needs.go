@@ -36,7 +36,7 @@ var needs = map[string][]schema.GroupVersionResource{
 	"endpointslice-controller":                       join(core("services", "pods", "nodes"), of("discovery.k8s.io/v1", "endpointslices")),
 	"endpoints-controller":                           core("services", "pods", "endpoints"),
 	"endpointslice-mirroring-controller":             join(core("services", "endpoints"), of("discovery.k8s.io/v1", "endpointslices")),
-	"service-lb-controller":                          core("services", "nodes"),
+	"service-lb-controller":                          join(core("services", "nodes"), of("discovery.k8s.io/v1", "endpointslices")),
 	"replicaset-controller":                          join(core("pods"), apps("replicasets")),
 	"replicationcontroller-controller":               core("pods", "replicationcontrollers"),
 	"deployment-controller":                          join(core("pods"), apps("deployments", "replicasets")),
