@@ -154,7 +154,7 @@ func upForeground(ctx context.Context, out io.Writer, cfg config.Config, token s
 			defer close(told)
 			select {
 			case <-dm.Ready():
-				say.ready(readyText(&cfg))
+				say.ready(readyText(&cfg, dm.Missing))
 			case <-done:
 			}
 		}()
@@ -172,9 +172,13 @@ func upForeground(ctx context.Context, out io.Writer, cfg config.Config, token s
 	return err
 }
 
-// readyText says what there is now, and what to do with it.
-func readyText(cfg *config.Config) string {
+// readyText says what there is now, and what to do with it. missing is what keeps the node from being Ready.
+func readyText(cfg *config.Config, missing string) string {
 	switch {
+	case missing != "" && cfg.Role.HasServer():
+		return fmt.Sprintf("node %s is not Ready yet: %s; try: wherry kubectl --data-dir %s get nodes", cfg.NodeName, missing, cfg.DataDir)
+	case missing != "":
+		return fmt.Sprintf("node %s has joined %s and is not Ready yet: %s", cfg.NodeName, cfg.Server, missing)
 	case !cfg.Role.HasServer():
 		return fmt.Sprintf("node %s has joined %s and is Ready", cfg.NodeName, cfg.Server)
 	case !cfg.Role.HasNode():

@@ -59,6 +59,12 @@ type chain struct {
 // ErrNoNetwork means that nothing is configured in the CNI folder.
 var ErrNoNetwork = errors.New("no CNI network is configured")
 
+// Configured reports whether a folder has the configuration of a network, valid or not.
+func Configured(confDir string) bool {
+	_, _, err := loadChain(PluginsConfig{ConfDir: confDir})
+	return !errors.Is(err, ErrNoNetwork)
+}
+
 // loadChain reads the configuration folder. It returns ErrNoNetwork if the folder is missing or
 // empty; if no file is valid, the error says what is wrong with the first. skipped says what is
 // wrong with the files before the one that is used.

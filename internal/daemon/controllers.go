@@ -12,7 +12,6 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
-	"wherry.dev/internal/api/cluster"
 	"wherry.dev/internal/api/report"
 	"wherry.dev/internal/controller/manager"
 	"wherry.dev/internal/scheduler"
@@ -39,11 +38,10 @@ func (d *Daemon) newControllers(ctx context.Context, f informers.SharedInformerF
 		return nil, err
 	}
 	options.CloudProvider = d.cfg.CloudProvider
-	if d.cfg.NetworkMode != cluster.ModeNone {
-		r := &options.Ranges
-		r.Allocate, r.Cluster, r.Services = true, d.cfg.ClusterCIDR, d.cfg.ServiceCIDR
-		r.Bits4, r.Bits6 = d.cfg.RangeBits()
-	}
+	// Networks of others want ranges, too: flannel takes a node's from its Node.
+	r := &options.Ranges
+	r.Allocate, r.Cluster, r.Services = true, d.cfg.ClusterCIDR, d.cfg.ServiceCIDR
+	r.Bits4, r.Bits6 = d.cfg.RangeBits()
 	info, err := d.clusterInfo(ca)
 	if err != nil {
 		return nil, err
@@ -66,7 +64,7 @@ func (d *Daemon) newControllers(ctx context.Context, f informers.SharedInformerF
 // ownControllerFlags are flags of the controllers that a whole node sets itself.
 var ownControllerFlags = map[string]string{
 	"cloud-provider":      "use --cloud-provider of the node",
-	"allocate-node-cidrs": "nodes get ranges unless --network-mode is none", "cluster-cidr": "use --cluster-cidr of the node",
+	"allocate-node-cidrs": "nodes always get ranges", "cluster-cidr": "use --cluster-cidr of the node",
 	"service-cluster-ip-range": "use --service-cidr of the node",
 	"node-cidr-mask-size":      "use --node-cidr-mask-size-ipv4 and --node-cidr-mask-size-ipv6 of the node",
 	"node-cidr-mask-size-ipv4": "use that flag of the node", "node-cidr-mask-size-ipv6": "use that flag of the node",

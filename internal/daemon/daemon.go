@@ -89,6 +89,9 @@ type Daemon struct {
 
 	node  *kubelet.Kubelet
 	ready chan struct{}
+	// Missing is what keeps the node from being Ready though everything has been started; "" for nothing. It is set before
+	// Ready is closed.
+	Missing string
 }
 
 // New takes a complete configuration; progress is told, in a few words, what is being done.
@@ -223,6 +226,9 @@ func (d *Daemon) startAll(ctx context.Context) error {
 			return err
 		}
 		what = "The node is Ready"
+		if d.Missing != "" {
+			what = "The node is not Ready yet: " + d.Missing
+		}
 	}
 	klog.FromContext(ctx).Info(what, "node", d.cfg.NodeName, "after", time.Since(d.began).Round(time.Millisecond))
 	return nil

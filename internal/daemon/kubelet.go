@@ -21,7 +21,9 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
+	"wherry.dev/internal/api/cluster"
 	"wherry.dev/internal/cgroup"
+	"wherry.dev/internal/cni"
 	"wherry.dev/internal/config"
 	"wherry.dev/internal/disk"
 	"wherry.dev/internal/kubelet"
@@ -61,11 +63,21 @@ func (d *Daemon) startKubelet(ctx context.Context) error {
 		return err
 	}
 	d.group.start(ctx, "kubelet", d.node.Run)
+	if d.networkMissing() {
+		// Who installs one needs the API server, and pods for it perhaps.
+		d.Missing = "it has no network: install one, whose configuration goes to " + d.cfg.CNIConfDir
+		return d.await(ctx, "the node's registration", d.node.Registered())
+	}
 	if err := d.await(ctx, "the node", d.node.Ready()); err != nil {
 		return err
 	}
 	awaitTaint(ctx, client, d.cfg.NodeName)
 	return nil
+}
+
+// networkMissing reports whether somebody else's network is to be used, and is not there yet.
+func (d *Daemon) networkMissing() bool {
+	return d.cfg.NetworkMode == cluster.ModeNone && d.cfg.RuntimeEndpoint == "" && !cni.Configured(d.cfg.CNIConfDir)
 }
 
 // taintPatience bounds how long a start waits for the node to be untainted: it may be tainted for a reason.

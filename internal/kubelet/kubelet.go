@@ -137,8 +137,10 @@ type Kubelet struct {
 	// ran has the pods that had a sandbox when the kubelet started.
 	ran map[types.UID]bool
 
-	ready  chan struct{}
-	serves chan struct{} // closed when the runtime has answered and the server serves
+	ready chan struct{}
+	// registered is closed when the API server knows the node.
+	registered chan struct{}
+	serves     chan struct{} // closed when the runtime has answered and the server serves
 
 	listener, readOnly, healthz net.Listener
 	// identity and serving are certificates signed by the API server; nil if it signs none.
@@ -164,7 +166,7 @@ func New(cfg config.Config, deps Deps) (*Kubelet, error) {
 		deps.Cgroups = nil
 	}
 	k := &Kubelet{
-		cfg: cfg, deps: deps, dirs: criconfig.Dirs{Root: cfg.RootDir}, ready: make(chan struct{}), serves: make(chan struct{}),
+		cfg: cfg, deps: deps, dirs: criconfig.Dirs{Root: cfg.RootDir}, ready: make(chan struct{}), registered: make(chan struct{}), serves: make(chan struct{}),
 		events:     &events.Recorder{Node: cfg.NodeName, Client: deps.Client, QPS: float32(ptr.Deref(cfg.EventRecordQPS, 0)), Burst: int(cfg.EventBurst)},
 		services:   podsource.NewServices(deps.Client),
 		dialLogind: shutdown.Logind, watchLogs: func() (logs.Watcher, error) { return logs.NewWatch() }, watchPlugins: true,
@@ -200,6 +202,9 @@ func New(cfg config.Config, deps Deps) (*Kubelet, error) {
 // Ready is closed when the node is registered and reported as ready or, without an API server, when
 // the sources have synced.
 func (k *Kubelet) Ready() <-chan struct{} { return k.ready }
+
+// Registered is closed when the API server knows the node, which may not be Ready: it has no network, say.
+func (k *Kubelet) Registered() <-chan struct{} { return k.registered }
 
 // Serves is closed when the runtime has answered and the server accepts requests. The node may
 // still be waiting for its API server or its network, and those may be waiting for its pods.
@@ -475,15 +480,20 @@ func (k *Kubelet) Run(ctx context.Context) error {
 	return err
 }
 
-// tellReady closes Ready at the right moment.
+// tellReady closes Registered and Ready at the right moments.
 func (k *Kubelet) tellReady(ctx context.Context) error {
-	for _, ch := range []<-chan struct{}{k.node.Ready(), k.sources.All()} {
-		select {
-		case <-ch:
-		case <-ctx.Done():
-			return nil
+	for _, step := range []struct {
+		after []<-chan struct{}
+		close chan struct{}
+	}{{[]<-chan struct{}{k.node.Reported()}, k.registered}, {[]<-chan struct{}{k.node.Ready(), k.sources.All()}, k.ready}} {
+		for _, ch := range step.after {
+			select {
+			case <-ch:
+			case <-ctx.Done():
+				return nil
+			}
 		}
+		close(step.close)
 	}
-	close(k.ready)
 	return nil
 }

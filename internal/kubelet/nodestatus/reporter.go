@@ -95,8 +95,10 @@ type Reporter struct {
 	events  Recorder
 	trigger chan struct{}
 	ready   chan struct{}
-	once    sync.Once
-	lost    atomic.Bool
+	// reportedOnce is closed by the first report.
+	reportedOnce chan struct{}
+	once         sync.Once
+	lost         atomic.Bool
 	// overwritten says that somebody has changed what only we write. sent is what the server had after our last write.
 	overwritten atomic.Bool
 	sent        atomic.Pointer[v1.Node]
@@ -120,7 +122,7 @@ func New(cfg Config, client kubernetes.Interface, rt Runtime, images Images, eve
 	}
 	r := &Reporter{
 		cfg: cfg, client: client, runtime: rt, images: images, events: events, facts: f,
-		trigger: make(chan struct{}, 1), ready: make(chan struct{}), pressed: map[v1.NodeConditionType]bool{},
+		trigger: make(chan struct{}, 1), ready: make(chan struct{}), reportedOnce: make(chan struct{}), pressed: map[v1.NodeConditionType]bool{},
 	}
 	n := r.object()
 	n.Status = r.status(nil, nil, nil, time.Now())
@@ -130,6 +132,9 @@ func New(cfg Config, client kubernetes.Interface, rt Runtime, images Images, eve
 
 // Ready returns a channel that is closed once the node is registered and reported as ready.
 func (r *Reporter) Ready() <-chan struct{} { return r.ready }
+
+// Reported is closed when the API server has the node's status for the first time.
+func (r *Reporter) Reported() <-chan struct{} { return r.reportedOnce }
 
 // Node returns the node as the server has it, with the status that we last determined.
 func (r *Reporter) Node() *v1.Node { return r.node.Load() }
@@ -513,6 +518,9 @@ func (r *Reporter) note(n *v1.Node) {
 			reason = "NodeReady"
 		}
 		r.tell(reason)
+	}
+	if r.wasReady == nil {
+		close(r.reportedOnce)
 	}
 	r.wasReady = &ready
 	if ready {
