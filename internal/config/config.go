@@ -216,7 +216,7 @@ func (c *Config) AddFlags(f *pflag.FlagSet) {
 	f.StringVar(&c.ClusterCIDR, "cluster-cidr", c.ClusterCIDR, "network of all nodes' pods, from which nodes that join get their ranges (default "+DefaultClusterCIDR+", or --pod-cidr if that is given: then no node can join)")
 	f.IntVar(&c.NodeMask4, "node-cidr-mask-size-ipv4", c.NodeMask4, "size of nodes' ranges, as the length of a prefix (default 24)")
 	f.IntVar(&c.NodeMask6, "node-cidr-mask-size-ipv6", c.NodeMask6, "the same, for IPv6 (default 64)")
-	f.StringVar(&c.NetworkMode, "network-mode", c.NetworkMode, "how pods reach those of other nodes: auto (routes to nodes on the same link, VXLAN to others), routes, vxlan, or none, for somebody else's network")
+	f.StringVar(&c.NetworkMode, "network-mode", c.NetworkMode, "how pods reach those of other nodes: auto (routes to nodes on the same link, VXLAN to others), routes, vxlan, wireguard (encrypted, if the kernel has it), or none, for somebody else's network")
 	f.StringVar(&c.ServiceCIDR, "service-cidr", c.ServiceCIDR, "network that services get their addresses from, or two of different IP families separated by a comma")
 	f.StringVar(&c.ClusterDomain, "cluster-domain", c.ClusterDomain, "DNS domain of the cluster")
 	c.addDNSFlags(f)
@@ -375,10 +375,8 @@ func (c *Config) validate() error {
 	if c.RuntimeEndpoint != "" && c.Runtime != "" {
 		bad("--runtime %s is for Wherry's own container runtime; leave it out with --container-runtime-endpoint", c.Runtime)
 	}
-	switch c.NetworkMode {
-	case cluster.ModeAuto, cluster.ModeRoutes, cluster.ModeVXLAN, cluster.ModeNone:
-	default:
-		bad("--network-mode %q must be %s, %s, %s or %s", c.NetworkMode, cluster.ModeAuto, cluster.ModeRoutes, cluster.ModeVXLAN, cluster.ModeNone)
+	if !slices.Contains(cluster.Modes, c.NetworkMode) {
+		bad("--network-mode %q must be one of %s", c.NetworkMode, strings.Join(cluster.Modes, ", "))
 	}
 	if !c.Role.Valid() {
 		bad("--role %q must be %s, or left out for a server with a node", c.Role, ServerOnly)

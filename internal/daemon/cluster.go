@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
+	"path/filepath"
 	"slices"
 
 	"k8s.io/client-go/informers"
@@ -14,6 +15,7 @@ import (
 	"wherry.dev/internal/api/cluster"
 	"wherry.dev/internal/apiserver"
 	"wherry.dev/internal/cni/mesh"
+	"wherry.dev/internal/config"
 	"wherry.dev/internal/controller/clusterinfo"
 )
 
@@ -65,6 +67,22 @@ func vni(ca []byte) uint32 {
 	return max(binary.BigEndian.Uint32(sum[:4])>>8, 1)
 }
 
+// loadKey loads this node's key for WireGuard, if its cluster has that. Its public part is an annotation of the Node.
+func (d *Daemon) loadKey() (err error) {
+	if d.cfg.NetworkMode == cluster.ModeWireGuard && d.cfg.Role.HasNode() {
+		d.key, err = mesh.LoadKey(filepath.Join(d.cfg.DataDir, "wireguard.key"))
+	}
+	return err
+}
+
+// checkMode refuses a network that this machine cannot have.
+func checkMode(cfg *config.Config) error {
+	if cfg.NetworkMode == cluster.ModeWireGuard && cfg.Role.HasNode() {
+		return mesh.CheckWireGuard()
+	}
+	return nil
+}
+
 // newMesh makes the ways to the pods of other nodes.
 func (d *Daemon) newMesh(_ context.Context, f informers.SharedInformerFactory) ([]service, error) {
 	if d.cfg.NetworkMode == cluster.ModeNone || d.cfg.RuntimeEndpoint != "" && d.cfg.Role.HasServer() {
@@ -75,7 +93,7 @@ func (d *Daemon) newMesh(_ context.Context, f informers.SharedInformerFactory) (
 		return nil, err
 	}
 	m, err := mesh.New(mesh.Config{
-		Node: d.cfg.NodeName, Instance: d.cfg.InstanceID(), Mode: d.cfg.NetworkMode, VNI: id, Cluster: d.cfg.ClusterNetworks(),
+		Node: d.cfg.NodeName, Instance: d.cfg.InstanceID(), Mode: d.cfg.NetworkMode, VNI: id, Key: d.key, Cluster: d.cfg.ClusterNetworks(),
 	}, f)
 	if err != nil {
 		return nil, err

@@ -17,6 +17,7 @@ import (
 
 	"github.com/spf13/pflag"
 	"golang.org/x/sync/errgroup"
+	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 	"k8s.io/apimachinery/pkg/util/uuid"
 	internalapi "k8s.io/cri-api/pkg/apis"
 	"k8s.io/klog/v2"
@@ -86,6 +87,9 @@ type Daemon struct {
 
 	// disk has this node's volumes of the class local; nil if it makes none.
 	disk *localvolume.Local
+
+	// key is this node's private one for WireGuard; zero if its cluster has none.
+	key wgtypes.Key
 
 	node  *kubelet.Kubelet
 	ready chan struct{}
@@ -214,7 +218,7 @@ func (d *Daemon) startAll(ctx context.Context) error {
 	if err := d.startBelow(ctx); err != nil {
 		return err
 	}
-	if err := d.makeDisk(); err != nil {
+	if err := errors.Join(d.makeDisk(), d.loadKey()); err != nil {
 		return err
 	}
 	if err := d.startParts(ctx); err != nil {

@@ -428,6 +428,9 @@ func (d *Daemon) learn(ctx context.Context) error {
 	if err := d.adopt(facts); err != nil {
 		return err
 	}
+	if err := checkMode(&d.cfg); err != nil {
+		return err
+	}
 	if err := d.checkRights(ctx, client); err != nil {
 		return err
 	}

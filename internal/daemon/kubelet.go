@@ -53,7 +53,7 @@ func (d *Daemon) startKubelet(ctx context.Context) error {
 	deps := kubelet.Deps{
 		Client: client, Runtime: d.runtime, Images: d.imageService, Cgroups: groups, WatchMemory: cgroup.WatchMemory, Share: mount.Share, KernelLog: oom.KernelLog,
 		Trace:       func(uid string) (any, bool) { return d.traces.Pod(uid) },
-		Annotations: d.volumesAnnotation(),
+		Annotations: d.annotations(),
 	}
 	if d.disk != nil {
 		deps.Volumes = d.disk

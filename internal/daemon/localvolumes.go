@@ -4,6 +4,7 @@ import (
 	"context"
 	"path/filepath"
 
+	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/rest"
@@ -29,13 +30,16 @@ func (d *Daemon) makeDisk() (err error) {
 	return err
 }
 
-// volumesAnnotation is what this node says of its disk.
-func (d *Daemon) volumesAnnotation() map[string]string {
-	at := cluster.NoVolumes
+// annotations are what this node says of itself: where its disk is, and its key.
+func (d *Daemon) annotations() map[string]string {
+	all := map[string]string{cluster.AnnotationVolumes: cluster.NoVolumes}
 	if d.disk != nil {
-		at = d.disk.Root()
+		all[cluster.AnnotationVolumes] = d.disk.Root()
 	}
-	return map[string]string{cluster.AnnotationVolumes: at}
+	if d.key != (wgtypes.Key{}) {
+		all[cluster.AnnotationWireGuard] = d.key.PublicKey().String()
+	}
+	return all
 }
 
 // newLocalVolumes makes what gives claims directories on the disks of nodes: its own, and those of others by their kubelets.

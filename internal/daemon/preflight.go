@@ -47,6 +47,9 @@ func preflight(ctx context.Context, cfg *config.Config) error {
 			return err
 		}
 	}
+	if err := checkMode(cfg); err != nil {
+		return err
+	}
 	if err := checkRoom(cfg.DataDir); err != nil {
 		return err
 	}

@@ -156,7 +156,7 @@ func (d *Daemon) recall() error {
 	if err != nil {
 		return fmt.Errorf("what the cluster told this server: %w", err)
 	}
-	if err := d.adopt(facts); err != nil {
+	if err := errors.Join(d.adopt(facts), checkMode(&d.cfg)); err != nil {
 		return err
 	}
 	return record.Write(instanceFile(d.cfg.DataDir), 1, d.cfg) // whoever takes the node down has to know the networks

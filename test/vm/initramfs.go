@@ -10,13 +10,13 @@ import (
 	"strings"
 )
 
-// programs that the runtime runs; their libraries come along.
-var programs = []string{"crun", "runc", "conmon", "nft"}
+// programs that the runtime and its tests run; their libraries come along.
+var programs = []string{"crun", "runc", "conmon", "nft", "ip"}
 
 // modules are the kernel modules that pods need.
 var modules = []string{
 	"kernel/arch", "kernel/crypto", "kernel/lib", "kernel/net", "kernel/fs/overlayfs", "kernel/fs/quota",
-	"kernel/drivers/virtio", "kernel/drivers/block/virtio_blk.ko", "kernel/drivers/net/veth.ko", "kernel/drivers/net/tun.ko", "modules.builtin", "modules.builtin.modinfo", "modules.order",
+	"kernel/drivers/virtio", "kernel/drivers/block/virtio_blk.ko", "kernel/drivers/net/veth.ko", "kernel/drivers/net/tun.ko", "kernel/drivers/net/wireguard", "modules.builtin", "modules.builtin.modinfo", "modules.order",
 }
 
 // buildInitramfs builds the machine's whole file system.

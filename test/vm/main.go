@@ -18,8 +18,9 @@ import (
 	"time"
 )
 
-// packages whose code differs between the cgroup versions, or runs on them, or needs a file system with project quotas.
-var packages = []string{"internal/cgroup", "internal/quota", "internal/localvolume", "internal/oci", "internal/cri", withSwap}
+// packages whose code differs between the cgroup versions, or runs on them, or needs a file system with project quotas, or a
+// kernel with WireGuard.
+var packages = []string{"internal/cgroup", "internal/quota", "internal/localvolume", "internal/oci", "internal/cri", "internal/cni/mesh", withSwap}
 
 // withSwap is the last package; its tests find swap in the machine.
 const withSwap = "test/v2"
@@ -27,12 +28,13 @@ const withSwap = "test/v2"
 // debian is what has to be installed, with the program that it is recognised by.
 var debian = [][2]string{
 	{"qemu-system-x86_64", "qemu-system-x86"}, {"/bin/busybox", "busybox-static"}, {"cpio", "cpio"}, {"dpkg-deb", "dpkg"}, {"mkfs.ext4", "e2fsprogs"},
-	{"crun", "crun"}, {"runc", "runc"}, {"conmon", "conmon"}, {"nft", "nftables"},
+	{"crun", "crun"}, {"runc", "runc"}, {"conmon", "conmon"}, {"nft", "nftables"}, {"ip", "iproute2"},
 }
 
 // onCgroups are those tests of a large package that the cgroup version can affect: the whole
 // package takes over an hour without KVM.
 var onCgroups = map[string]string{
+	"internal/cni/mesh": "WireGuard",
 	"internal/cri": "Resource|Stats|Metrics|Pressure|HugePages|Limits|OOM|Swap|CPURate|Devices|Systemd|" +
 		"APodsLife|StopKills|Shared|Monitor|Restart|Reboot|ExecSync|Teardown|UserNamespace$",
 }

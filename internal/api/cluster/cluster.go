@@ -5,6 +5,7 @@ package cluster
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -51,8 +52,16 @@ const (
 	ModeAuto   = "auto"   // direct routes to nodes on the same link, VXLAN to others
 	ModeRoutes = "routes" // routes to the node's address, however far it is: for networks that know the ways back
 	ModeVXLAN  = "vxlan"
-	ModeNone   = "none" // somebody else's network
+	// ModeWireGuard is encrypted tunnels to all.
+	ModeWireGuard = "wireguard"
+	ModeNone      = "none" // somebody else's network
 )
+
+// Modes are all of them.
+var Modes = []string{ModeAuto, ModeRoutes, ModeVXLAN, ModeWireGuard, ModeNone}
+
+// AnnotationWireGuard is the annotation of a node that has its public key, in base64, for ModeWireGuard.
+const AnnotationWireGuard = "wherry.dev/wireguard"
 
 // CloudExternal says that a cloud's own controller manager initializes nodes and balances services.
 const CloudExternal = "external"
@@ -126,11 +135,10 @@ func FromData(data map[string]string) (f Facts, err error) {
 			return f, fmt.Errorf("%s %q is not the length of a prefix", key, data[key])
 		}
 	}
-	switch f.Mode {
-	case ModeAuto, ModeRoutes, ModeVXLAN, ModeNone:
-		return f, nil
+	if !slices.Contains(Modes, f.Mode) {
+		return f, fmt.Errorf("%s %q must be one of %s", keyMode, f.Mode, strings.Join(Modes, ", "))
 	}
-	return f, fmt.Errorf("%s %q must be %s, %s, %s or %s", keyMode, f.Mode, ModeAuto, ModeRoutes, ModeVXLAN, ModeNone)
+	return f, nil
 }
 
 func join(list []netip.Prefix) string {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 )
 
 const (
@@ -27,7 +28,9 @@ func LinkName(instance string) string { return "whx-" + instance }
 // kernel brings plans into the kernel. It is used by one goroutine.
 type kernel struct {
 	link    string
+	mode    string
 	vni     uint32
+	key     wgtypes.Key // this node's private one, for WireGuard
 	cluster []netip.Prefix
 }
 
@@ -52,36 +55,55 @@ func wayTo(a netip.Addr) (Way, error) {
 func (k *kernel) apply(p plan, own Node) error {
 	index := 0
 	var errs []error
-	if len(p.ends) > 0 {
-		link, err := k.tunnel(own)
+	switch {
+	case len(p.peers) > 0:
+		link, err := k.wireguard(own, p.peers)
+		if err != nil {
+			return fmt.Errorf("WireGuard %s: %w", k.link, err)
+		}
+		index = link.Attrs().Index
+	case len(p.ends) > 0:
+		link, err := k.vxlan(own)
 		if err != nil {
 			return fmt.Errorf("tunnel %s: %w", k.link, err)
 		}
 		index = link.Attrs().Index
 		errs = append(errs, k.applyEnds(index, p.ends))
-	} else if err := k.removeTunnel(); err != nil {
-		errs = append(errs, err)
+	default:
+		errs = append(errs, k.removeTunnel())
 	}
 	return errors.Join(append(errs, k.applyRoutes(index, p.routes))...)
 }
 
-// tunnel makes our end of the tunnel as it has to be, or finds it so.
-func (k *kernel) tunnel(own Node) (netlink.Link, error) {
+// vxlan makes our end of the tunnel as it has to be, or finds it so.
+func (k *kernel) vxlan(own Node) (netlink.Link, error) {
 	local := own.Addresses[0]
 	under, err := linkOf(local)
 	if err != nil {
 		return nil, err
 	}
 	want := &netlink.Vxlan{
-		LinkAttrs: netlink.LinkAttrs{Name: k.link, MTU: tunnelMTU(under.Attrs().MTU, local), HardwareAddr: macOf(own.Ranges)},
+		LinkAttrs: netlink.LinkAttrs{Name: k.link, MTU: tunnelMTU(k.mode, under.Attrs().MTU, local), HardwareAddr: macOf(own.Ranges)},
 		VxlanId:   int(k.vni), SrcAddr: local.AsSlice(), Port: port, Learning: false,
 	}
+	have, err := k.tunnel(want, func(have netlink.Link) bool { return sameTunnel(have, want) })
+	if errors.Is(err, unix.EEXIST) {
+		return nil, fmt.Errorf("another network on this machine uses VXLAN %d at port %d: %w", k.vni, port, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return have, k.addresses(have, own)
+}
+
+// tunnel makes the link as it has to be, or finds it so.
+func (k *kernel) tunnel(want netlink.Link, same func(netlink.Link) bool) (netlink.Link, error) {
 	have, err := netlink.LinkByName(k.link)
 	_, missing := errors.AsType[netlink.LinkNotFoundError](err)
 	if err != nil && !missing {
 		return nil, err
 	}
-	if err == nil && !sameTunnel(have, want) {
+	if err == nil && !same(have) {
 		if err := netlink.LinkDel(have); err != nil {
 			return nil, err
 		}
@@ -89,17 +111,14 @@ func (k *kernel) tunnel(own Node) (netlink.Link, error) {
 	}
 	if missing {
 		if err := netlink.LinkAdd(want); err != nil {
-			if errors.Is(err, unix.EEXIST) {
-				return nil, fmt.Errorf("another network on this machine uses VXLAN %d at port %d: %w", k.vni, port, err)
-			}
 			return nil, err
 		}
 		if have, err = netlink.LinkByName(k.link); err != nil {
 			return nil, err
 		}
 	}
-	if have.Attrs().MTU != want.MTU {
-		if err := netlink.LinkSetMTU(have, want.MTU); err != nil {
+	if have.Attrs().MTU != want.Attrs().MTU {
+		if err := netlink.LinkSetMTU(have, want.Attrs().MTU); err != nil {
 			return nil, err
 		}
 	}
@@ -108,7 +127,7 @@ func (k *kernel) tunnel(own Node) (netlink.Link, error) {
 			return nil, err
 		}
 	}
-	return have, k.addresses(have, own)
+	return have, nil
 }
 
 func sameTunnel(have netlink.Link, want *netlink.Vxlan) bool {
@@ -303,10 +322,13 @@ func (k *kernel) ours() ([]route, error) {
 }
 
 func (r route) netlink() *netlink.Route {
-	return &netlink.Route{
-		Dst: ipNet(r.Range), Gw: r.Via.AsSlice(), LinkIndex: r.Link, Protocol: routeProtocol, Table: unix.RT_TABLE_MAIN,
-		Flags: int(netlink.FLAG_ONLINK),
+	out := &netlink.Route{Dst: ipNet(r.Range), LinkIndex: r.Link, Protocol: routeProtocol, Table: unix.RT_TABLE_MAIN}
+	if r.Via.IsValid() {
+		out.Gw, out.Flags = r.Via.AsSlice(), int(netlink.FLAG_ONLINK)
+	} else if r.Range.Addr().Is4() {
+		out.Scope = netlink.SCOPE_LINK
 	}
+	return out
 }
 
 func sorted(routes map[netip.Prefix]route) []route {

@@ -1,5 +1,5 @@
 // Package mesh connects the pods of a cluster's nodes: each node has routes to the ranges of all others, directly where they
-// are on the same link, and through VXLAN elsewhere.
+// are on the same link, and through VXLAN elsewhere; or through WireGuard to all.
 //
 // Everything follows from the Node objects: their ranges (spec.podCIDRs) and addresses. A pure function says what the kernel
 // has to know (planner), and what it knows is compared with that whenever a node, or a link, an address or a route of this
@@ -18,6 +18,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/informers"
@@ -25,6 +26,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"wherry.dev/internal/api/cluster"
 	vocabulary "wherry.dev/internal/api/nodes"
 	"wherry.dev/internal/cni/nft"
 )
@@ -35,6 +37,7 @@ type Config struct {
 	Instance string // ID of the instance, which makes names in the kernel unique
 	Mode     string // one of cluster.Mode…, but not ModeNone
 	VNI      uint32
+	Key      wgtypes.Key    // private, for cluster.ModeWireGuard
 	Cluster  []netip.Prefix // the networks of all nodes' pods
 }
 
@@ -62,7 +65,7 @@ func New(cfg Config, f informers.SharedInformerFactory) (*Mesh, error) {
 	m := &Mesh{
 		nodes:   nodes.Lister(),
 		planner: planner{self: cfg.Node, mode: cfg.Mode, cluster: cfg.Cluster, way: wayTo},
-		kernel:  kernel{link: LinkName(cfg.Instance), vni: cfg.VNI, cluster: cfg.Cluster},
+		kernel:  kernel{link: LinkName(cfg.Instance), mode: cfg.Mode, vni: cfg.VNI, key: cfg.Key, cluster: cfg.Cluster},
 		wake:    make(chan struct{}, 1), ready: make(chan struct{}), wrong: map[string]string{},
 	}
 	reg, err := nodes.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
@@ -92,7 +95,7 @@ func (m *Mesh) poke() {
 
 // nodeOf returns what a Node says.
 func nodeOf(n *v1.Node) Node {
-	out := Node{Name: n.Name, Created: n.CreationTimestamp.Time, Ranges: vocabulary.Ranges(n)}
+	out := Node{Name: n.Name, Created: n.CreationTimestamp.Time, Ranges: vocabulary.Ranges(n), Key: n.Annotations[cluster.AnnotationWireGuard]}
 	for _, a := range n.Status.Addresses {
 		if ip, err := netip.ParseAddr(a.Address); err == nil && a.Type == v1.NodeInternalIP {
 			out.Addresses = append(out.Addresses, ip.Unmap())
@@ -102,7 +105,7 @@ func nodeOf(n *v1.Node) Node {
 }
 
 func same(a, b Node) bool {
-	return a.Name == b.Name && a.Created.Equal(b.Created) && slices.Equal(a.Ranges, b.Ranges) && slices.Equal(a.Addresses, b.Addresses)
+	return a.Name == b.Name && a.Key == b.Key && a.Created.Equal(b.Created) && slices.Equal(a.Ranges, b.Ranges) && slices.Equal(a.Addresses, b.Addresses)
 }
 
 // Ready is closed when the kernel knows the ways to all nodes that were there at the start, or that there is no way.

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
+
 	"wherry.dev/internal/api/cluster"
 )
 
@@ -19,6 +21,7 @@ type Node struct {
 	Created   time.Time
 	Addresses []netip.Addr   // at which it is reached (InternalIP), the preferred one first
 	Ranges    []netip.Prefix // of its pods, one for each IP family
+	Key       string         // its public key for WireGuard, in base64; "" if it has none
 }
 
 // Way is how the kernel reaches an address.
@@ -31,7 +34,7 @@ type Way struct {
 // route leads to the pods of another node.
 type route struct {
 	Range netip.Prefix
-	Via   netip.Addr // the node, or the next router; of a tunnel, the node's end of it
+	Via   netip.Addr // the node, or the next router; of VXLAN, the node's end of it; invalid for WireGuard, which has no ends
 	Link  int        // 0: the tunnel
 }
 
@@ -42,10 +45,17 @@ type tunnelEnd struct {
 	Inner netip.Addr // one of its addresses within
 }
 
+// peer is another node, for WireGuard.
+type peer struct {
+	Outer  netip.Addr     // the node's address
+	Ranges []netip.Prefix // from which it sends, and to which is sent
+}
+
 // plan is what the kernel has to know.
 type plan struct {
 	routes map[netip.Prefix]route
 	ends   map[netip.Addr]tunnelEnd // by their inner address
+	peers  map[wgtypes.Key]peer
 	// wrong has what is wrong with nodes, by name.
 	wrong map[string]error
 }
@@ -66,7 +76,7 @@ var errNoAddress = errors.New("it has no address that this node can reach")
 // A node says itself which range and which addresses it has. It gets no more than one node may have: nothing outside of the
 // cluster's networks, and nothing of which a node that was there before has a part.
 func (p *planner) plan(nodes []Node) (out plan, own Node, ok bool) {
-	out = plan{routes: map[netip.Prefix]route{}, ends: map[netip.Addr]tunnelEnd{}, wrong: map[string]error{}}
+	out = plan{routes: map[netip.Prefix]route{}, ends: map[netip.Addr]tunnelEnd{}, peers: map[wgtypes.Key]peer{}, wrong: map[string]error{}}
 	i := slices.IndexFunc(nodes, func(n Node) bool { return n.Name == p.self })
 	if i < 0 || len(nodes[i].Ranges) == 0 || len(nodes[i].Addresses) == 0 {
 		return out, own, false
@@ -123,6 +133,9 @@ func (p *planner) connect(out *plan, own, n Node) error {
 	if way.Local {
 		return nil // another node on this machine: its bridge is here, too
 	}
+	if p.mode == cluster.ModeWireGuard {
+		return out.encrypted(own, n, outer)
+	}
 	if p.mode == cluster.ModeVXLAN || p.mode == cluster.ModeAuto && way.Gateway.IsValid() {
 		out.tunnel(n, outer)
 		return nil
@@ -164,6 +177,25 @@ func (out *plan) tunnel(n Node, outer netip.Addr) {
 	}
 }
 
+// encrypted adds a node that is reached through WireGuard. A key is one node's: that of the one which was there before.
+func (out *plan) encrypted(own, n Node, outer netip.Addr) error {
+	if n.Key == "" {
+		return errors.New("it has told no key for WireGuard; its version is too old, or it has just started")
+	}
+	key, err := wgtypes.ParseKey(n.Key)
+	if err != nil {
+		return fmt.Errorf("its key for WireGuard is none: %w", err)
+	}
+	if _, taken := out.peers[key]; taken || n.Key == own.Key {
+		return errors.New("its key for WireGuard is another node's, too")
+	}
+	out.peers[key] = peer{Outer: outer, Ranges: slices.Clone(n.Ranges)}
+	for _, r := range n.Ranges {
+		out.routes[r] = route{Range: r}
+	}
+	return nil
+}
+
 // innerOf is the address that a node has within the tunnel: the first of its range, which no pod gets.
 func innerOf(r netip.Prefix) netip.Addr { return r.Masked().Addr() }
 
@@ -174,11 +206,15 @@ func macOf(ranges []netip.Prefix) net.HardwareAddr {
 	return append(net.HardwareAddr{0x0a}, sum[:5]...) // locally administered, of one machine
 }
 
-// tunnelMTU is how large packets in the tunnel may be on a link whose packets have mtu bytes at most: they have headers of
-// Ethernet, VXLAN and UDP, 30 bytes, and of the outer IP around them.
-func tunnelMTU(mtu int, outer netip.Addr) int {
-	if outer.Is4() {
-		return mtu - 50
+// tunnelMTU is how large packets in the tunnel may be on a link whose packets have mtu bytes at most. VXLAN puts headers of
+// Ethernet, VXLAN and UDP around them, 30 bytes, WireGuard its own and UDP's, 40, and both an outer IP's.
+func tunnelMTU(mode string, mtu int, outer netip.Addr) int {
+	around := 30
+	if mode == cluster.ModeWireGuard {
+		around = 40
 	}
-	return mtu - 70
+	if outer.Is4() {
+		return mtu - around - 20
+	}
+	return mtu - around - 40
 }

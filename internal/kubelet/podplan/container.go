@@ -117,18 +117,24 @@ func (p *planner) replace(o *Container) {
 	p.plan.Record.setHistory(o.Name, h)
 }
 
-// Replacing reports whether a container is being replaced, because its spec has changed, and nothing else has happened.
-func Replacing(in *Input, plan *Plan) bool {
+// Replacing reports whether a container is being replaced because its spec has changed, and nothing has gone wrong with that:
+// the old instance is still there, or the new one has not been started.
+func Replacing(in *Input) bool {
 	if in.Record.Ending != nil || len(in.Failures) > 0 {
 		return false
 	}
-	return slices.ContainsFunc(plan.Ops, func(op Op) bool {
-		switch op.Kind {
-		case PullImage, CreateContainer, StartContainer:
-			return op.Attempt > 0 && in.Record.history(op.Name).Replace == op.Attempt
+	for name, h := range in.Record.Containers {
+		var newest *Container
+		for i := range in.Containers {
+			if c := &in.Containers[i]; c.Name == name && (newest == nil || c.Attempt > newest.Attempt) {
+				newest = c
+			}
 		}
-		return false
-	})
+		if h.Replace > 0 && newest != nil && (newest.Attempt < h.Replace || newest.Attempt == h.Replace && newest.State == Created) {
+			return true
+		}
+	}
+	return false
 }
 
 // replaced reports whether a new instance follows a dead one whatever the restart policy says.

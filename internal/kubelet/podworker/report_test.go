@@ -41,31 +41,34 @@ func TestAPodThatMountsIsStarting(t *testing.T) {
 // TestAnImageThatChanges is not seen as a pod that is not ready, if the new one runs in a moment: that the old container had
 // ended was reported a few milliseconds before the new one ran. A container that ends by itself is reported at once.
 func TestAnImageThatChanges(t *testing.T) {
+	old := podplan.Container{Name: "c", State: podplan.Exited}
+	next := func(attempt uint32, s podplan.State) podplan.Container {
+		return podplan.Container{Name: "c", Attempt: attempt, State: s}
+	}
 	for name, tt := range map[string]struct {
-		kind    podplan.Kind
-		attempt uint32
-		ending  bool
-		failed  bool
-		want    bool
+		containers []podplan.Container
+		ending     bool
+		failed     bool
+		want       bool
 	}{
-		"its image":                 {podplan.PullImage, 1, false, false, true},
-		"the new one is created":    {podplan.CreateContainer, 1, false, false, true},
-		"the new one is started":    {podplan.StartContainer, 1, false, false, true},
-		"the new one cannot start":  {podplan.StartContainer, 1, false, true, false},
-		"the pod ends":              {podplan.StartContainer, 1, true, false, false},
-		"the old one is stopped":    {podplan.StopContainer, 0, false, false, false},
-		"a later one, after an end": {podplan.CreateContainer, 2, false, false, false},
+		"the old one is being stopped": {[]podplan.Container{next(0, podplan.Running)}, false, false, true},
+		"the old one has ended":        {[]podplan.Container{old}, false, false, true},
+		"the new one is there":         {[]podplan.Container{old, next(1, podplan.Created)}, false, false, true},
+		"the new one runs":             {[]podplan.Container{old, next(1, podplan.Running)}, false, false, false},
+		"the new one has ended":        {[]podplan.Container{next(1, podplan.Exited), old}, false, false, false},
+		"the new one cannot start":     {[]podplan.Container{old, next(1, podplan.Created)}, false, true, false},
+		"the pod ends":                 {[]podplan.Container{old}, true, false, false},
+		"nothing of it is left":        {nil, false, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			op := podplan.Op{Kind: tt.kind, Name: "c", Attempt: tt.attempt}
-			in := podplan.Input{Record: podplan.Record{Containers: map[string]podplan.History{"c": {Replace: 1}}}}
+			in := podplan.Input{Containers: tt.containers, Record: podplan.Record{Containers: map[string]podplan.History{"c": {Replace: 1}, "other": {}}}}
 			if tt.ending {
 				in.Record.Ending = &podplan.Ending{}
 			}
 			if tt.failed {
-				in.Failures = map[podplan.Key]podplan.Failure{op.Key(): {}}
+				in.Failures = map[podplan.Key]podplan.Failure{podplan.ContainerKey("c"): {}}
 			}
-			if got := podplan.Replacing(&in, &podplan.Plan{Ops: []podplan.Op{op}}); got != tt.want {
+			if got := podplan.Replacing(&in); got != tt.want {
 				t.Errorf("replacing is %v", got)
 			}
 		})
