@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -24,6 +25,8 @@ import (
 	"k8s.io/utils/ptr"
 
 	nodes "wherry.dev/test/cluster"
+	"wherry.dev/test/disks"
+	"wherry.dev/test/images"
 )
 
 // fault is something that happens to a server or a node. undo ends it.
@@ -59,20 +62,69 @@ var faults = []fault{
 		const rules = "table inet cut { chain in { type filter hook input priority raw; iifname eth0 drop; }; chain out { type filter hook output priority raw; oifname eth0 drop; }; }"
 		return undone(m, "nft", "delete table inet cut"), undone(m, "nft", rules)()
 	}, [2]time.Duration{time.Second, 12 * time.Second}},
+	{"cut off for long", func(_ *several, m *nodes.Machine) (func() error, error) {
+		const rules = "table inet cut { chain in { type filter hook input priority raw; iifname eth0 drop; }; chain out { type filter hook output priority raw; oifname eth0 drop; }; }"
+		return undone(m, "nft", "delete table inet cut"), undone(m, "nft", rules)()
+	}, [2]time.Duration{20 * time.Second, 26 * time.Second}}, // its pods are evicted meanwhile
+	{"without room on its disk", func(_ *several, m *nodes.Machine) (func() error, error) {
+		full := filepath.Join(filepath.Dir(m.Data), "full")
+		return func() error { return os.Remove(full) }, disks.Fill(full)
+	}, [2]time.Duration{2 * time.Second, 10 * time.Second}},
 	{"on a lossy link", func(_ *several, m *nodes.Machine) (func() error, error) {
 		const rules = "table inet lossy { chain in { type filter hook input priority raw; iifname eth0 numgen random mod 100 < 15 drop; }; }"
 		return undone(m, "nft", "delete table inet lossy"), undone(m, "nft", rules)()
 	}, [2]time.Duration{2 * time.Second, 8 * time.Second}},
 }
 
+// impatient servers give up on a node soon: nodes renew their leases every ten seconds.
+var impatient = []string{"--controller-manager-arg", "node-monitor-grace-period=12s"}
+
 // again starts an instance that has ended.
 func (s *several) again(m *nodes.Machine) error {
-	args := []string{"up", "--detach", "--node-name", m.Name}
+	args := append([]string{"up", "--detach", "--node-name", m.Name}, impatient...)
 	if m == s.net.Machines[len(s.net.Machines)-1] {
 		args = []string{"join", "--detach", "--node-name", m.Name}
 	}
 	_, err := s.on(m, args...)
 	return err
+}
+
+// once looks at the pods of a stateful set, on all machines at once: they share the kernel. A pod must not run twice.
+func (h *history) once(name string) {
+	for !h.ended.Load() {
+		all, err := filepath.Glob("/proc/[0-9]*/environ")
+		if err != nil {
+			panic(err) // impossible: the pattern is good
+		}
+		runs := map[string]map[string]bool{} // by pod, the containers
+		for _, file := range all {
+			env, err := os.ReadFile(file)
+			if err != nil {
+				continue // it has ended
+			}
+			for v := range strings.SplitSeq(string(env), "\x00") {
+				pod, ok := strings.CutPrefix(v, "HOSTNAME="+name+"-")
+				if !ok {
+					continue
+				}
+				if ns, err := os.Readlink(filepath.Join(filepath.Dir(file), "ns", "pid")); err == nil {
+					if runs[pod] == nil {
+						runs[pod] = map[string]bool{}
+					}
+					runs[pod][ns] = true
+				}
+			}
+		}
+		h.mu.Lock()
+		for pod, containers := range runs {
+			h.seen[name+"-"+pod] = true
+			if len(containers) > 1 {
+				h.lost = append(h.lost, fmt.Sprintf("%s-%s runs %d times at once", name, pod, len(containers)))
+			}
+		}
+		h.mu.Unlock()
+		time.Sleep(200 * time.Millisecond)
+	}
 }
 
 // history is what clients know of what they have done.
@@ -86,8 +138,13 @@ type history struct {
 	tried    map[string]int // the last number that was tried
 	services int
 	unknown  int
-	terms    int      // that began because another server had gone
-	lost     []string // what a client saw that cannot be
+	terms    int             // that began because another server had gone
+	lost     []string        // what a client saw that cannot be
+	seen     map[string]bool // pods of stateful sets that ran
+}
+
+func newHistory() *history {
+	return &history{acked: map[string]int{}, tried: map[string]int{}, seen: map[string]bool{}}
 }
 
 // write creates objects and counts them up, each client with any server that answers.
@@ -292,14 +349,39 @@ func TestFaults(t *testing.T) {
 	}
 	t.Logf("FAULTS_SEED=%d", seed)
 	random := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // to be repeated
-	s := newServers(t, 4, 3)
+	s := newSeveral(t, 4, 0)
+	for _, m := range s.net.Machines { // each has a disk of its own, which can be full
+		disk := filepath.Dir(m.Data)
+		disks.Tmpfs(t, disk, "mode=0711,size=1500m")
+		if err := errors.Join(os.MkdirAll(filepath.Join(m.Data, "images"), 0o711), os.Mkdir(m.Run, 0o711), images.SaveBusybox(filepath.Join(m.Data, "images", "busybox.tar"))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() { s.takeDown() }) // before the disks go
 	servers, worker := s.net.Machines[:3], s.net.Machines[3]
+	s.serve(impatient...)
+	for _, m := range servers[1:] {
+		if err := s.joinServer(m, impatient...); err != nil {
+			t.Fatal(err)
+		}
+	}
 	if err := s.join(worker); err != nil {
 		t.Fatal(err)
 	}
+	set := keepers(4)
+	for _, key := range []string{v1.TaintNodeUnreachable, v1.TaintNodeNotReady} {
+		set.Spec.Template.Spec.Tolerations = append(set.Spec.Template.Spec.Tolerations,
+			v1.Toleration{Key: key, Operator: v1.TolerationOpExists, Effect: v1.TaintEffectNoExecute, TolerationSeconds: new(int64(1))})
+	}
+	if _, err := s.client.AppsV1().StatefulSets("default").Create(t.Context(), set, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 4 {
+		s.await(fmt.Sprintf("keeper-%d", i), "ready", ready)
+	}
 	s.create(teller(worker))
 	before := s.await("on-"+worker.Name, "ready", ready)
-	h := &history{acked: map[string]int{}, tried: map[string]int{}}
+	h := newHistory()
 	for _, m := range servers {
 		h.clients = append(h.clients, s.clientAt(m))
 	}
@@ -307,6 +389,7 @@ func TestFaults(t *testing.T) {
 		h.done.Go(func() { h.write(t.Context(), i) })
 	}
 	h.done.Go(func() { h.leaders(t.Context(), "kube-controller-manager") })
+	h.done.Go(func() { h.once("keeper") })
 	for round := range rounds {
 		f := faults[random.IntN(len(faults))]
 		m := s.net.Machines[random.IntN(len(s.net.Machines))]
@@ -326,9 +409,20 @@ func TestFaults(t *testing.T) {
 			break
 		}
 	}
+	for i := range 4 {
+		s.await(fmt.Sprintf("keeper-%d", i), "ready after everything", ready)
+	}
 	h.ended.Store(true)
 	h.done.Wait()
 	h.check(t)
+	if len(h.seen) != 4 {
+		t.Errorf("the processes of these pods were seen: %v", h.seen)
+	}
+	for _, m := range s.net.Machines {
+		if dirs := s.directories(m); len(dirs) != 1 {
+			t.Errorf("volumes on %s: %v", m.Name, dirs)
+		}
+	}
 	after, err := s.client.CoreV1().Pods("default").Get(t.Context(), before.Name, metav1.GetOptions{})
 	if err != nil || after.UID != before.UID || after.Status.PodIP != before.Status.PodIP || after.Status.ContainerStatuses[0].RestartCount != 0 {
 		t.Errorf("a pod that was there before: %+v, %v", after, err)

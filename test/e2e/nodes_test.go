@@ -78,6 +78,14 @@ func (s *several) close(dir string) {
 			}
 		}
 	}
+	s.takeDown()
+	if err := s.net.Close(); err != nil {
+		s.t.Error(err)
+	}
+}
+
+// takeDown takes down what runs on the machines, if it has not been.
+func (s *several) takeDown() {
 	var all sync.WaitGroup
 	for _, m := range s.net.Machines {
 		all.Go(func() {
@@ -87,9 +95,6 @@ func (s *several) close(dir string) {
 		})
 	}
 	all.Wait()
-	if err := s.net.Close(); err != nil {
-		s.t.Error(err)
-	}
 }
 
 // on runs a command of Wherry on a machine.

@@ -68,7 +68,7 @@ func TestUpgrade(t *testing.T) {
 	for _, name := range names {
 		before[name] = s.await(name, "ready", ready).Status.ContainerStatuses[0].ContainerID
 	}
-	h := &history{acked: map[string]int{}, tried: map[string]int{}}
+	h := newHistory()
 	for _, m := range servers {
 		h.clients = append(h.clients, s.clientAt(m))
 	}
