@@ -6,9 +6,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -152,5 +154,63 @@ func TestNamesOfServices(t *testing.T) {
 	svc, err := api.Create(t.Context(), generated, metav1.CreateOptions{})
 	if err != nil || !strings.HasPrefix(svc.Name, "2-") {
 		t.Errorf("generated: %v, %v", svc, err)
+	}
+}
+
+// TestPortsOfServicesThatAreBeingMade: a server that started took away the port of a service that another server was making, because
+// there was no such service yet, and gave it to the next one.
+func TestPortsOfServicesThatAreBeingMade(t *testing.T) {
+	s := start(t)
+	ctx, services := t.Context(), admin(t, s).CoreV1().Services("default")
+	made := testService("made", corev1.ServiceTypeNodePort)
+	made.Spec.Ports[0].NodePort = 30300
+	made, err := services.Create(ctx, made, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const key = "nodeports/30301"
+	if _, _, err := s.backend.Claim(ctx, key, "default/being-made/uid"); err != nil {
+		t.Fatal(err)
+	}
+	report := func(runtime.Object, string, string) {}
+	held := func(when string, want bool) {
+		t.Helper()
+		all, err := s.backend.Claims(ctx, "nodeports/")
+		if err != nil || (all[key] != "") != want || all["nodeports/30300"] != "default/made/"+string(made.UID) {
+			t.Errorf("%s: %v, %v", when, all, err)
+		}
+	}
+	// The list of a server that starts can be older than both.
+	if err := s.services.Repair(ctx, nil, report); err != nil {
+		t.Fatal(err)
+	}
+	held("at the start of another server", true)
+	other := testService("other", corev1.ServiceTypeNodePort)
+	other.Spec.Ports[0].NodePort = 30301
+	_, err = services.Create(ctx, other, metav1.CreateOptions{})
+	refused(t, err, "provided port is already allocated")
+	if err := s.services.RepairPorts(ctx, nil, time.Now().Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	held("a minute later", true)
+	if err := s.services.RepairPorts(ctx, nil, time.Now().Add(time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	held("when the service has not come", false)
+	if _, err := services.Create(ctx, other, metav1.CreateOptions{}); err != nil {
+		t.Error(err)
+	}
+	// A claim that is missing is made again, and one of a service that is gone is not.
+	if err := s.backend.Release(ctx, "nodeports/30300", "default/made/"+string(made.UID)); err != nil {
+		t.Fatal(err)
+	}
+	gone := made.DeepCopy()
+	gone.Name, gone.Spec.Ports[0].NodePort = "gone", 30302
+	if err := s.services.RepairPorts(ctx, []corev1.Service{*made, *gone}, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	held("after it was lost", true)
+	if all, err := s.backend.Claims(ctx, "nodeports/30302"); err != nil || len(all) > 0 {
+		t.Errorf("%v, %v", all, err)
 	}
 }

@@ -84,10 +84,15 @@ func Open(ctx context.Context, cfg Config) (*Backend, error) {
 	b.counts = newCounts(context.WithoutCancel(ctx))
 	b.client.Kubernetes = b.client
 	b.client.KV = etcd3.NewETCDLatencyTracker(b.client.KV)
-	around := around(toldOfQuota)
+	var around around
 	var steady *steady
 	if b.embedded != nil {
 		around, steady = b.embedded.around, b.embedded.steady
+	} else {
+		d := newDistant(cfg.Servers, b.client.Status)
+		around = func(ctx context.Context, size int, call func(context.Context) error) error {
+			return toldOfQuota(ctx, size, func(ctx context.Context) error { return d.bounded(ctx, call) })
+		}
 	}
 	b.client.KV = &aroundKV{KV: b.client.KV, around: around, steady: steady}
 	b.client.Lease = &aroundLease{Lease: b.client.Lease, around: around, steady: steady}

@@ -46,6 +46,7 @@ type Allocator struct {
 	ports      utilport.PortRange
 	claims     Claims
 	lookup     *registry.Lookup
+	strays     map[string]stray // claims that no service has, by key, when the repair last looked
 }
 
 // NewAllocator returns an allocator for the configured ranges of addresses, one of a family, and those of

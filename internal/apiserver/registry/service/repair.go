@@ -37,7 +37,7 @@ func (a *Allocator) Repair(ctx context.Context, services []corev1.Service, repor
 	if err := a.RepairAddresses(ctx, time.Now(), report); err != nil {
 		return err
 	}
-	return a.repairPorts(ctx, services)
+	return a.RepairPorts(ctx, services, time.Now())
 }
 
 // RunRepair makes the object of a service's address again when somebody deletes it, and compares all
@@ -61,8 +61,8 @@ func (a *Allocator) RunRepair(ctx context.Context, report Report) {
 			synced = nil
 		case <-tick.C:
 		}
-		if err := a.RepairAddresses(ctx, time.Now(), report); err != nil && ctx.Err() == nil {
-			klog.FromContext(ctx).Error(err, "Cannot compare IPAddress objects with services; trying again", "after", repairEvery)
+		if err := errors.Join(a.RepairAddresses(ctx, time.Now(), report), a.comparePorts(ctx)); err != nil && ctx.Err() == nil {
+			klog.FromContext(ctx).Error(err, "Cannot compare addresses and ports with services; trying again", "after", repairEvery)
 		}
 	}
 }
@@ -191,9 +191,25 @@ func (a *Allocator) repairLeaked(ctx context.Context, obj *networkingv1.IPAddres
 	return a.deleteAddress(ctx, obj)
 }
 
-// repairPorts makes the claims of ports match the services again, and removes those of addresses that an
-// earlier release has left.
-func (a *Allocator) repairPorts(ctx context.Context, services []corev1.Service) error {
+// comparePorts is RepairPorts while requests are served.
+func (a *Allocator) comparePorts(ctx context.Context) error {
+	services, err := registry.List[*corev1.ServiceList](ctx, a.lookup, corev1.Resource("services"), metav1.NamespaceAll, everything)
+	if err != nil {
+		return err
+	}
+	return a.RepairPorts(ctx, services.Items, time.Now())
+}
+
+// stray is a claim of a service that does not exist, as far as is known.
+type stray struct {
+	owner string
+	since time.Time // when that was first seen
+}
+
+// RepairPorts makes the claims of ports match the services again, and removes those of addresses that an
+// earlier release has left. A claim that no service has may be that of a service which another server is making: it is
+// released when it has been so for a while.
+func (a *Allocator) RepairPorts(ctx context.Context, services []corev1.Service, now time.Time) error {
 	want := map[string]string{}
 	for i := range services {
 		for _, c := range claimsOf(&services[i]) {
@@ -202,30 +218,74 @@ func (a *Allocator) repairPorts(ctx context.Context, services []corev1.Service) 
 			}
 		}
 	}
-	for _, folder := range []string{ipFolder, portFolder} {
-		have, err := a.claims.Claims(ctx, folder)
-		if err != nil {
+	old, err := a.claims.Claims(ctx, ipFolder)
+	if err != nil {
+		return err
+	}
+	for key, owner := range old {
+		if err := a.claims.Release(ctx, key, owner); err != nil {
 			return err
 		}
-		for key, owner := range have {
-			if want[key] == owner {
-				delete(want, key)
-				continue
-			}
+	}
+	have, err := a.claims.Claims(ctx, portFolder)
+	if err != nil {
+		return err
+	}
+	strays := map[string]stray{}
+	for key, owner := range have {
+		if want[key] == owner {
+			delete(want, key)
+			continue
+		}
+		s := a.strays[key]
+		if s.owner != owner {
+			s = stray{owner, now}
+		}
+		if now.Sub(s.since) <= grace {
+			strays[key] = s
+			continue
+		}
+		if has, err := a.has(ctx, claim{key, owner}); err != nil {
+			return err
+		} else if !has {
 			if err := a.claims.Release(ctx, key, owner); err != nil {
 				return err
 			}
 		}
 	}
+	a.strays = strays
+	return a.reclaim(ctx, want)
+}
+
+// reclaim makes the claims of services that have none.
+func (a *Allocator) reclaim(ctx context.Context, want map[string]string) error {
 	for key, owner := range want {
+		if has, err := a.has(ctx, claim{key, owner}); err != nil {
+			return err
+		} else if !has {
+			continue // the watch cache was behind
+		}
 		_, holder, err := a.claims.Claim(ctx, key, owner)
 		if err != nil {
 			return err
 		}
-		if holder != owner {
+		if _, gone := a.strays[key]; holder != owner && !gone {
 			klog.FromContext(ctx).Info("Two services have the same node port; delete one of them",
 				"key", key, "services", strings.Join([]string{holder, owner}, ", "))
 		}
 	}
 	return nil
+}
+
+// has reports whether the owner of a claim exists, and has it. It asks storage.
+func (a *Allocator) has(ctx context.Context, c claim) (bool, error) {
+	parts := strings.Split(c.owner, "/")
+	if len(parts) != 3 {
+		return false, nil
+	}
+	live, err := registry.GetLive[*corev1.Service](ctx, a.lookup, corev1.Resource("services"), parts[0], parts[1])
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	return err == nil && slices.Contains(claimsOf(live), c), err
 }

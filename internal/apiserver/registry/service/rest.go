@@ -11,6 +11,7 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 
 	"wherry.dev/internal/apiserver/registry"
+	"wherry.dev/internal/apiserver/storage"
 )
 
 // REST is the main endpoint of services. The store tells its hooks that an update has succeeded before it is
@@ -23,6 +24,14 @@ type REST struct {
 
 // NewREST returns the endpoint of a store that was given to Customize.
 func NewREST(store *registry.Store, a *Allocator) *REST { return &REST{store, a} }
+
+// Create implements rest.Creater.
+func (r *REST) Create(ctx context.Context, obj runtime.Object, validate rest.ValidateObjectFunc, opts *metav1.CreateOptions) (runtime.Object, error) {
+	t := &attempts{creating: true}
+	out, err := r.Store.Create(context.WithValue(ctx, attemptsKey{}, t), obj, validate, opts)
+	r.allocator.release(ctx, t.over(out, err))
+	return out, err
+}
 
 // Update implements rest.Updater and rest.Patcher.
 func (r *REST) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, create rest.ValidateObjectFunc,
@@ -40,6 +49,7 @@ type attemptsKey struct{}
 type attempts struct {
 	lost         []claim // taken by attempts that were not written
 	taken, given []claim // of the last attempt
+	creating     bool    // the store tells its hooks of success when the service is written, and of failure otherwise
 }
 
 // attemptsIn returns what collects for the request; nil if nothing does.
@@ -56,14 +66,14 @@ func (t *attempts) next() {
 	}
 }
 
-// over returns what is to be released after the request. Nobody knows what storage did after an error that is
-// no conflict: what the last attempt took stays taken then, until the repair finds that no service has it.
+// over returns what is to be released after the request. Nobody knows what storage did after an error that does not say that
+// nothing was written: what the last attempt took stays taken then, until the repair finds that no service has it.
 func (t *attempts) over(obj runtime.Object, err error) []claim {
 	out := t.lost
 	switch {
 	case err == nil:
 		out = slices.Concat(out, t.taken, t.given)
-	case apierrors.IsConflict(err):
+	case unwritten(err):
 		out = append(out, t.taken...)
 	}
 	s, ok := obj.(*corev1.Service)
@@ -72,4 +82,11 @@ func (t *attempts) over(obj runtime.Object, err error) []claim {
 	}
 	has := claimsOf(s)
 	return slices.DeleteFunc(out, func(c claim) bool { return slices.Contains(has, c) })
+}
+
+// unwritten reports whether an error says that nothing was written.
+func unwritten(err error) bool {
+	return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) ||
+		apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || apierrors.IsRequestEntityTooLargeError(err) ||
+		apierrors.ReasonForError(err) == storage.ReasonInsufficientStorage
 }

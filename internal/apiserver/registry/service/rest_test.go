@@ -19,6 +19,9 @@ func TestWhatIsReleasedAfterAnUpdate(t *testing.T) {
 		err  error
 		want []claim
 	}{
+		"there is one":             {apierrors.NewAlreadyExists(corev1.Resource("services"), "s"), []claim{of("10.0.0.2"), of("10.0.0.1")}},
+		"storage was away":         {apierrors.NewServiceUnavailable("x"), []claim{of("10.0.0.2")}},
+		"it may still be stored":   {apierrors.NewTimeoutError("x", 1), []claim{of("10.0.0.2")}},
 		"written":                  {nil, []claim{of("10.0.0.2"), of("10.0.0.4")}},
 		"another was faster":       {apierrors.NewConflict(corev1.Resource("services"), "s", nil), []claim{of("10.0.0.2"), of("10.0.0.1")}},
 		"nobody knows whether not": {errors.New("etcdserver: request timed out"), []claim{of("10.0.0.2")}},

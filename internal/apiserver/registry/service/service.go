@@ -2,7 +2,9 @@ package service
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -137,10 +139,11 @@ func needsNodePort(s *corev1.Service) bool {
 func (a *Allocator) allocate(ctx context.Context, s, old *corev1.Service, dry bool) (genericregistry.FinishFunc, error) {
 	var taken []claim
 	undo := func(ctx context.Context, success bool) {
-		if !success || dry {
+		switch t := attemptsIn(ctx); {
+		case dry, !success && (t == nil || !t.creating):
 			a.release(ctx, taken)
-		} else if t := attemptsIn(ctx); t != nil {
-			t.taken = taken
+		case t != nil:
+			t.taken = taken // what became of it, the error says
 		}
 	}
 	steps := []func(context.Context, *corev1.Service, *[]claim) field.ErrorList{
@@ -157,11 +160,36 @@ func (a *Allocator) allocate(ctx context.Context, s, old *corev1.Service, dry bo
 	for _, step := range steps {
 		if errs := step(ctx, s, &taken); len(errs) > 0 {
 			undo(ctx, false)
+			if err := brokenIn(errs); err != nil {
+				return nil, err
+			}
 			gk := corev1.SchemeGroupVersion.WithKind("Service").GroupKind()
 			return nil, apierrors.NewInvalid(gk, s.Name, errs)
 		}
 	}
 	return undo, nil
+}
+
+// broken is the value of a field that could not be filled in because storage has failed.
+type broken struct{ error }
+
+// wrong returns what is wrong with a field: a mistake of the client's, or that storage has failed (broken).
+func wrong(path *field.Path, value any, detail string, err error) field.ErrorList {
+	e := field.Invalid(path, value, detail)
+	if status := apierrors.APIStatus(nil); errors.As(err, &status) && status.Status().Code >= http.StatusInternalServerError {
+		e.BadValue = broken{err}
+	}
+	return field.ErrorList{e}
+}
+
+// brokenIn returns the failure of storage among errors; nil if there is none. The client gets it as it is: it may try again.
+func brokenIn(errs field.ErrorList) error {
+	for _, e := range errs {
+		if b, ok := e.BadValue.(broken); ok {
+			return b.error
+		}
+	}
+	return nil
 }
 
 func sameNodePorts(s, old *corev1.Service) bool {
@@ -195,7 +223,7 @@ func (a *Allocator) allocateIPs(ctx context.Context, s, old *corev1.Service, tak
 			if wanted != "" {
 				detail = fmt.Sprintf("failed to allocate IP %v: %v", wanted, err)
 			}
-			return field.ErrorList{field.Invalid(field.NewPath("spec", "clusterIPs"), s.Spec.ClusterIPs, detail)}
+			return wrong(field.NewPath("spec", "clusterIPs"), s.Spec.ClusterIPs, detail, err)
 		}
 		*taken = append(*taken, c)
 		ips[i] = ip
@@ -215,7 +243,7 @@ func (a *Allocator) allocatePorts(ctx context.Context, s *corev1.Service, taken 
 			p := &s.Spec.Ports[i]
 			n, c, err := a.port(ctx, owner, p.NodePort)
 			if err != nil {
-				return field.ErrorList{field.Invalid(field.NewPath("spec", "ports").Index(i).Child("nodePort"), p.NodePort, err.Error())}
+				return wrong(field.NewPath("spec", "ports").Index(i).Child("nodePort"), p.NodePort, err.Error(), err)
 			}
 			*taken = append(*taken, c)
 			p.NodePort = n
@@ -225,7 +253,7 @@ func (a *Allocator) allocatePorts(ctx context.Context, s *corev1.Service, taken 
 	if local {
 		n, c, err := a.port(ctx, owner, s.Spec.HealthCheckNodePort)
 		if err != nil {
-			return field.ErrorList{field.Invalid(field.NewPath("spec", "healthCheckNodePort"), s.Spec.HealthCheckNodePort, err.Error())}
+			return wrong(field.NewPath("spec", "healthCheckNodePort"), s.Spec.HealthCheckNodePort, err.Error(), err)
 		}
 		*taken = append(*taken, c)
 		s.Spec.HealthCheckNodePort = n
