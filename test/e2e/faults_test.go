@@ -77,7 +77,8 @@ var faults = []fault{
 }
 
 // impatient servers give up on a node soon: nodes renew their leases every ten seconds.
-var impatient = []string{"--controller-manager-arg", "node-monitor-grace-period=12s"}
+// They have few node ports, which are soon given again.
+var impatient = []string{"--controller-manager-arg", "node-monitor-grace-period=12s", "--apiserver-arg", "service-node-port-range=30000-30127"}
 
 // again starts an instance that has ended.
 func (s *several) again(m *nodes.Machine) error {
@@ -215,6 +216,9 @@ func (h *history) write(ctx context.Context, who int) {
 				h.services++
 				h.mu.Unlock()
 			}
+			_ = with(func(ctx context.Context, c kubernetes.Interface) error { // there are that many at a time, for each client
+				return c.CoreV1().Services("default").Delete(ctx, fmt.Sprintf("h-%d-%d", who, n-8*20), metav1.DeleteOptions{})
+			})
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
@@ -314,23 +318,29 @@ func (h *history) check(t *testing.T) {
 				}
 			}
 		}
-		services, err := c.CoreV1().Services(metav1.NamespaceAll).List(t.Context(), metav1.ListOptions{})
-		if err != nil {
-			t.Fatal(err)
+		unique(t, c)
+	}
+}
+
+// unique checks that no address and no port of services is given twice.
+func unique(t *testing.T, c kubernetes.Interface) {
+	t.Helper()
+	services, err := c.CoreV1().Services(metav1.NamespaceAll).List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ips, ports := map[string]string{}, map[int32]string{}
+	for i := range services.Items {
+		svc := &services.Items[i]
+		if other := ips[svc.Spec.ClusterIP]; other != "" {
+			t.Errorf("%s is the address of %s and %s", svc.Spec.ClusterIP, other, svc.Name)
 		}
-		ips, ports := map[string]string{}, map[int32]string{}
-		for j := range services.Items {
-			svc := &services.Items[j]
-			if other := ips[svc.Spec.ClusterIP]; other != "" {
-				t.Errorf("%s is the address of %s and %s", svc.Spec.ClusterIP, other, svc.Name)
+		ips[svc.Spec.ClusterIP] = svc.Name
+		for _, p := range svc.Spec.Ports {
+			if other := ports[p.NodePort]; p.NodePort != 0 && other != "" {
+				t.Errorf("%d is the node port of %s and %s", p.NodePort, other, svc.Name)
 			}
-			ips[svc.Spec.ClusterIP] = svc.Name
-			for _, p := range svc.Spec.Ports {
-				if other := ports[p.NodePort]; p.NodePort != 0 && other != "" {
-					t.Errorf("%d is the node port of %s and %s", p.NodePort, other, svc.Name)
-				}
-				ports[p.NodePort] = svc.Name
-			}
+			ports[p.NodePort] = svc.Name
 		}
 	}
 }
@@ -405,6 +415,7 @@ func TestFaults(t *testing.T) {
 			t.Errorf("%s, which was %s, does not come back: %v", m.Name, f.name, err)
 		}
 		s.whole(servers)
+		unique(t, s.client)
 		if t.Failed() {
 			break
 		}
