@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync/atomic"
+	"time"
 
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/client-go/rest"
@@ -55,13 +57,15 @@ type guarded struct {
 
 var errNotGivenBack = errors.New("it ends by itself")
 
-// Get implements resourcelock.Interface.
+// Get implements resourcelock.Interface. The elector takes a lease for renewed when the raw record has changed, which tells
+// times to the second: of two renewals in one second it would miss the second one, and take the lease too early by that.
 func (g *guarded) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
 	record, raw, err := g.Interface.Get(ctx)
-	if err == nil {
-		g.holder.Store(record.HolderIdentity)
+	if err != nil {
+		return record, raw, err
 	}
-	return record, raw, err
+	g.holder.Store(record.HolderIdentity)
+	return record, record.RenewTime.AppendFormat(slices.Clip(raw), time.RFC3339Nano), nil
 }
 
 // Update implements resourcelock.Interface.

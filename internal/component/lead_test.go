@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -130,4 +131,40 @@ func TestALeaseIsGivenBackAtTheEnd(t *testing.T) {
 	if got := holder(t, client); got != "" {
 		t.Errorf("the lease is still %q's", got)
 	}
+}
+
+// TestALeaseLastsAsLongAsItSays, after the last renewal, though there were several in that second: the next leader began up to a
+// second too early.
+func TestALeaseLastsAsLongAsItSays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset()
+		first := &leases{CoordinationV1Interface: client.CoordinationV1()}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		run := func(ctx context.Context) error { <-ctx.Done(); return nil }
+		ended := make(chan error, 2)
+		go func() { ended <- lead(ctx, lockOf(first, "a"), election, nil, run) }()
+		time.Sleep(time.Second)
+		began := make(chan time.Time, 1)
+		go func() {
+			ended <- lead(ctx, lockOf(client.CoordinationV1(), "b"), election, nil, func(ctx context.Context) error {
+				began <- time.Now()
+				return run(ctx)
+			})
+		}()
+		time.Sleep(9*time.Second + 930*time.Millisecond - time.Duration(time.Now().Nanosecond()))
+		first.off.Store(true)
+		l, err := client.CoordinationV1().Leases("kube-system").Get(ctx, "test", metav1.GetOptions{})
+		if err != nil || *l.Spec.HolderIdentity != "a" {
+			t.Fatalf("%+v, %v", l, err)
+		}
+		at := <-began
+		if after := at.Sub(l.Spec.RenewTime.Time); after < election.LeaseDuration.Duration || after > 2*election.LeaseDuration.Duration {
+			t.Errorf("the other one leads %s after the last renewal, of a lease of %s", after, election.LeaseDuration.Duration)
+		}
+		cancel()
+		for range cap(ended) {
+			<-ended // the first one's says that it lost its lease
+		}
+	})
 }
