@@ -2,13 +2,16 @@ package apiserver
 
 import (
 	"context"
+	"errors"
 	"net"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -212,5 +215,44 @@ func TestPortsOfServicesThatAreBeingMade(t *testing.T) {
 	held("after it was lost", true)
 	if all, err := s.backend.Claims(ctx, "nodeports/30302"); err != nil || len(all) > 0 {
 		t.Errorf("%v, %v", all, err)
+	}
+}
+
+// TestPortsOfServicesThatAreRefused: a webhook that fails is an error of the server's, and the service is certainly not written.
+func TestPortsOfServicesThatAreRefused(t *testing.T) {
+	s := start(t)
+	ctx, client := t.Context(), admin(t, s)
+	const away = "https://127.0.0.1:1/"
+	none := admissionregistrationv1.SideEffectClassNone
+	hook := admissionregistrationv1.ValidatingWebhook{
+		Name: "away.example.com", ClientConfig: admissionregistrationv1.WebhookClientConfig{URL: new(away)}, SideEffects: &none,
+		AdmissionReviewVersions: []string{"v1"}, Rules: []admissionregistrationv1.RuleWithOperations{{
+			Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
+			Rule:       admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"services"}},
+		}},
+	}
+	_, err := client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Create(ctx, &admissionregistrationv1.ValidatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: "away"}, Webhooks: []admissionregistrationv1.ValidatingWebhook{hook},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() error {
+		_, err := client.CoreV1().Services("default").Create(ctx, testService("refused", corev1.ServiceTypeNodePort), metav1.CreateOptions{})
+		if err == nil {
+			err = client.CoreV1().Services("default").Delete(ctx, "refused", metav1.DeleteOptions{})
+			return errors.Join(errors.New("the webhook is not asked yet"), err)
+		}
+		if !apierrors.IsInternalError(err) {
+			return err
+		}
+		return nil
+	})
+	if all, err := s.backend.Claims(ctx, "nodeports/"); err != nil || len(all) > 0 {
+		t.Errorf("ports are taken: %v, %v", all, err)
+	}
+	list, err := client.NetworkingV1().IPAddresses().List(ctx, metav1.ListOptions{})
+	if err != nil || len(list.Items) != 1 {
+		t.Errorf("addresses besides that of the API server: %v, %v", list.Items, err)
 	}
 }

@@ -37,7 +37,19 @@ func (a *Allocator) Repair(ctx context.Context, services []corev1.Service, repor
 	if err := a.RepairAddresses(ctx, time.Now(), report); err != nil {
 		return err
 	}
+	if err := a.dropAddressClaims(ctx); err != nil {
+		return err
+	}
 	return a.RepairPorts(ctx, services, time.Now())
+}
+
+// dropAddressClaims removes the claims of addresses that an earlier release has left.
+func (a *Allocator) dropAddressClaims(ctx context.Context) error {
+	have, err := a.claims.Claims(ctx, ipFolder)
+	for key, owner := range have {
+		err = errors.Join(err, a.claims.Release(ctx, key, owner))
+	}
+	return err
 }
 
 // RunRepair makes the object of a service's address again when somebody deletes it, and compares all
@@ -206,8 +218,7 @@ type stray struct {
 	since time.Time // when that was first seen
 }
 
-// RepairPorts makes the claims of ports match the services again, and removes those of addresses that an
-// earlier release has left. A claim that no service has may be that of a service which another server is making: it is
+// RepairPorts makes the claims of ports match the services again. A claim that no service has may be that of a service which another server is making: it is
 // released when it has been so for a while.
 func (a *Allocator) RepairPorts(ctx context.Context, services []corev1.Service, now time.Time) error {
 	want := map[string]string{}
@@ -216,15 +227,6 @@ func (a *Allocator) RepairPorts(ctx context.Context, services []corev1.Service, 
 			if !strings.HasPrefix(c.key, ipFolder) {
 				want[c.key] = c.owner
 			}
-		}
-	}
-	old, err := a.claims.Claims(ctx, ipFolder)
-	if err != nil {
-		return err
-	}
-	for key, owner := range old {
-		if err := a.claims.Release(ctx, key, owner); err != nil {
-			return err
 		}
 	}
 	have, err := a.claims.Claims(ctx, portFolder)

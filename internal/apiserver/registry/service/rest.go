@@ -27,8 +27,17 @@ func NewREST(store *registry.Store, a *Allocator) *REST { return &REST{store, a}
 
 // Create implements rest.Creater.
 func (r *REST) Create(ctx context.Context, obj runtime.Object, validate rest.ValidateObjectFunc, opts *metav1.CreateOptions) (runtime.Object, error) {
-	t := &attempts{creating: true}
-	out, err := r.Store.Create(context.WithValue(ctx, attemptsKey{}, t), obj, validate, opts)
+	t := &attempts{}
+	last := func(ctx context.Context, obj runtime.Object) error { // what the store does before it writes
+		if validate != nil {
+			if err := validate(ctx, obj); err != nil {
+				return err
+			}
+		}
+		t.writing = true
+		return nil
+	}
+	out, err := r.Store.Create(context.WithValue(ctx, attemptsKey{}, t), obj, last, opts)
 	r.allocator.release(ctx, t.over(out, err))
 	return out, err
 }
@@ -49,7 +58,7 @@ type attemptsKey struct{}
 type attempts struct {
 	lost         []claim // taken by attempts that were not written
 	taken, given []claim // of the last attempt
-	creating     bool    // the store tells its hooks of success when the service is written, and of failure otherwise
+	writing      bool    // storage was asked to create the service: if it has failed, nobody knows what it did
 }
 
 // attemptsIn returns what collects for the request; nil if nothing does.
@@ -62,12 +71,12 @@ func attemptsIn(ctx context.Context) *attempts {
 func (t *attempts) next() {
 	if t != nil {
 		t.lost = append(t.lost, t.taken...)
-		t.taken, t.given = nil, nil
+		t.taken, t.given, t.writing = nil, nil, false
 	}
 }
 
 // over returns what is to be released after the request. Nobody knows what storage did after an error that does not say that
-// nothing was written: what the last attempt took stays taken then, until the repair finds that no service has it.
+// it wrote nothing: what the last attempt took stays taken then, until the repair finds that no service has it.
 func (t *attempts) over(obj runtime.Object, err error) []claim {
 	out := t.lost
 	switch {
@@ -84,9 +93,8 @@ func (t *attempts) over(obj runtime.Object, err error) []claim {
 	return slices.DeleteFunc(out, func(c claim) bool { return slices.Contains(has, c) })
 }
 
-// unwritten reports whether an error says that nothing was written.
+// unwritten reports whether an error of storage says that nothing was written.
 func unwritten(err error) bool {
-	return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) ||
-		apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || apierrors.IsRequestEntityTooLargeError(err) ||
+	return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsRequestEntityTooLargeError(err) ||
 		apierrors.ReasonForError(err) == storage.ReasonInsufficientStorage
 }

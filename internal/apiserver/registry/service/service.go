@@ -140,56 +140,38 @@ func (a *Allocator) allocate(ctx context.Context, s, old *corev1.Service, dry bo
 	var taken []claim
 	undo := func(ctx context.Context, success bool) {
 		switch t := attemptsIn(ctx); {
-		case dry, !success && (t == nil || !t.creating):
+		case dry, !success && (t == nil || !t.writing):
 			a.release(ctx, taken)
 		case t != nil:
-			t.taken = taken // what became of it, the error says
+			t.taken = taken // what becomes of it, the request's outcome says
 		}
 	}
-	steps := []func(context.Context, *corev1.Service, *[]claim) field.ErrorList{
-		func(_ context.Context, s *corev1.Service, _ *[]claim) field.ErrorList {
-			return setFamilies(s, old, a.Families())
-		},
-		func(ctx context.Context, s *corev1.Service, taken *[]claim) field.ErrorList {
-			return a.allocateIPs(ctx, s, old, taken, dry)
-		},
+	invalid := func(errs field.ErrorList) error {
+		return apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("Service").GroupKind(), s.Name, errs)
 	}
-	if old == nil || !sameNodePorts(s, old) {
-		steps = append(steps, a.allocatePorts)
+	if errs := setFamilies(s, old, a.Families()); len(errs) > 0 {
+		return nil, invalid(errs)
 	}
-	for _, step := range steps {
-		if errs := step(ctx, s, &taken); len(errs) > 0 {
-			undo(ctx, false)
-			if err := brokenIn(errs); err != nil {
-				return nil, err
-			}
-			gk := corev1.SchemeGroupVersion.WithKind("Service").GroupKind()
-			return nil, apierrors.NewInvalid(gk, s.Name, errs)
+	err := a.allocateIPs(ctx, s, old, &taken, dry)
+	if err == nil && (old == nil || !sameNodePorts(s, old)) {
+		err = a.allocatePorts(ctx, s, &taken)
+	}
+	if err != nil {
+		undo(ctx, false)
+		if mistake, ok := errors.AsType[*field.Error](err); ok {
+			err = invalid(field.ErrorList{mistake})
 		}
+		return nil, err
 	}
 	return undo, nil
 }
 
-// broken is the value of a field that could not be filled in because storage has failed.
-type broken struct{ error }
-
-// wrong returns what is wrong with a field: a mistake of the client's, or that storage has failed (broken).
-func wrong(path *field.Path, value any, detail string, err error) field.ErrorList {
-	e := field.Invalid(path, value, detail)
+// mistake returns what is wrong with a field, or err as it is if storage has failed: the client may try again then.
+func mistake(path *field.Path, value any, detail string, err error) error {
 	if status := apierrors.APIStatus(nil); errors.As(err, &status) && status.Status().Code >= http.StatusInternalServerError {
-		e.BadValue = broken{err}
+		return err
 	}
-	return field.ErrorList{e}
-}
-
-// brokenIn returns the failure of storage among errors; nil if there is none. The client gets it as it is: it may try again.
-func brokenIn(errs field.ErrorList) error {
-	for _, e := range errs {
-		if b, ok := e.BadValue.(broken); ok {
-			return b.error
-		}
-	}
-	return nil
+	return field.Invalid(path, value, detail)
 }
 
 func sameNodePorts(s, old *corev1.Service) bool {
@@ -199,7 +181,7 @@ func sameNodePorts(s, old *corev1.Service) bool {
 
 // allocateIPs gives the service an address of each of its families. Those that it had stay: an update adds
 // one of the second family at most.
-func (a *Allocator) allocateIPs(ctx context.Context, s, old *corev1.Service, taken *[]claim, dry bool) field.ErrorList {
+func (a *Allocator) allocateIPs(ctx context.Context, s, old *corev1.Service, taken *[]claim, dry bool) error {
 	had := 0
 	if old != nil && needsIP(old) {
 		had = len(old.Spec.ClusterIPs)
@@ -223,7 +205,7 @@ func (a *Allocator) allocateIPs(ctx context.Context, s, old *corev1.Service, tak
 			if wanted != "" {
 				detail = fmt.Sprintf("failed to allocate IP %v: %v", wanted, err)
 			}
-			return wrong(field.NewPath("spec", "clusterIPs"), s.Spec.ClusterIPs, detail, err)
+			return mistake(field.NewPath("spec", "clusterIPs"), s.Spec.ClusterIPs, detail, err)
 		}
 		*taken = append(*taken, c)
 		ips[i] = ip
@@ -235,7 +217,7 @@ func (a *Allocator) allocateIPs(ctx context.Context, s, old *corev1.Service, tak
 	return nil
 }
 
-func (a *Allocator) allocatePorts(ctx context.Context, s *corev1.Service, taken *[]claim) field.ErrorList {
+func (a *Allocator) allocatePorts(ctx context.Context, s *corev1.Service, taken *[]claim) error {
 	owner := ownerOf(s)
 	if needsNodePort(s) {
 		// Ports of different protocols may have the same number.
@@ -243,7 +225,7 @@ func (a *Allocator) allocatePorts(ctx context.Context, s *corev1.Service, taken 
 			p := &s.Spec.Ports[i]
 			n, c, err := a.port(ctx, owner, p.NodePort)
 			if err != nil {
-				return wrong(field.NewPath("spec", "ports").Index(i).Child("nodePort"), p.NodePort, err.Error(), err)
+				return mistake(field.NewPath("spec", "ports").Index(i).Child("nodePort"), p.NodePort, err.Error(), err)
 			}
 			*taken = append(*taken, c)
 			p.NodePort = n
@@ -253,7 +235,7 @@ func (a *Allocator) allocatePorts(ctx context.Context, s *corev1.Service, taken 
 	if local {
 		n, c, err := a.port(ctx, owner, s.Spec.HealthCheckNodePort)
 		if err != nil {
-			return wrong(field.NewPath("spec", "healthCheckNodePort"), s.Spec.HealthCheckNodePort, err.Error(), err)
+			return mistake(field.NewPath("spec", "healthCheckNodePort"), s.Spec.HealthCheckNodePort, err.Error(), err)
 		}
 		*taken = append(*taken, c)
 		s.Spec.HealthCheckNodePort = n
