@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -73,6 +74,18 @@ func (d *Daemon) startKubelet(ctx context.Context) error {
 	}
 	awaitTaint(ctx, client, d.cfg.NodeName)
 	return nil
+}
+
+// annotations are what this node says of itself: where its disk is, and its key.
+func (d *Daemon) annotations() map[string]string {
+	all := map[string]string{cluster.AnnotationVolumes: cluster.NoVolumes}
+	if d.disk != nil {
+		all[cluster.AnnotationVolumes] = d.disk.Root()
+	}
+	if d.key != (wgtypes.Key{}) {
+		all[cluster.AnnotationWireGuard] = d.key.PublicKey().String()
+	}
+	return all
 }
 
 // networkMissing reports whether somebody else's network is to be used, and is not there yet.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"path/filepath"
 
-	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/rest"
@@ -28,18 +27,6 @@ func (d *Daemon) makeDisk() (err error) {
 	reserve := func(room disk.Room) uint64 { return leastFree(room) } // where pods begin to be evicted
 	d.disk, err = localvolume.NewLocal(volumesDir(d.cfg.DataDir), reserve)
 	return err
-}
-
-// annotations are what this node says of itself: where its disk is, and its key.
-func (d *Daemon) annotations() map[string]string {
-	all := map[string]string{cluster.AnnotationVolumes: cluster.NoVolumes}
-	if d.disk != nil {
-		all[cluster.AnnotationVolumes] = d.disk.Root()
-	}
-	if d.key != (wgtypes.Key{}) {
-		all[cluster.AnnotationWireGuard] = d.key.PublicKey().String()
-	}
-	return all
 }
 
 // newLocalVolumes makes what gives claims directories on the disks of nodes: its own, and those of others by their kubelets.

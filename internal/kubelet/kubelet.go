@@ -482,18 +482,19 @@ func (k *Kubelet) Run(ctx context.Context) error {
 
 // tellReady closes Registered and Ready at the right moments.
 func (k *Kubelet) tellReady(ctx context.Context) error {
-	for _, step := range []struct {
-		after []<-chan struct{}
-		close chan struct{}
-	}{{[]<-chan struct{}{k.node.Reported()}, k.registered}, {[]<-chan struct{}{k.node.Ready(), k.sources.All()}, k.ready}} {
-		for _, ch := range step.after {
-			select {
-			case <-ch:
-			case <-ctx.Done():
-				return nil
-			}
+	await := func(ch <-chan struct{}) bool {
+		select {
+		case <-ch:
+			return true
+		case <-ctx.Done():
+			return false
 		}
-		close(step.close)
+	}
+	if await(k.node.Reported()) {
+		close(k.registered)
+		if await(k.node.Ready()) && await(k.sources.All()) {
+			close(k.ready)
+		}
 	}
 	return nil
 }

@@ -48,6 +48,12 @@ func outputOf(cmd *exec.Cmd) error {
 	return nil
 }
 
+// cutOff drops all that comes to a machine, and all that it sends.
+func cutOff(_ *several, m *nodes.Machine) (undo func() error, err error) {
+	const rules = "table inet cut { chain in { type filter hook input priority raw; iifname eth0 drop; }; chain out { type filter hook output priority raw; oifname eth0 drop; }; }"
+	return undone(m, "nft", "delete table inet cut"), undone(m, "nft", rules)()
+}
+
 var faults = []fault{
 	{"killed", func(s *several, m *nodes.Machine) (func() error, error) {
 		return func() error { return s.again(m) }, s.signal(m, syscall.SIGKILL)
@@ -58,14 +64,8 @@ var faults = []fault{
 	{"paused", func(s *several, m *nodes.Machine) (func() error, error) {
 		return func() error { return s.signal(m, syscall.SIGCONT) }, s.signal(m, syscall.SIGSTOP)
 	}, [2]time.Duration{500 * time.Millisecond, 8 * time.Second}},
-	{"cut off", func(_ *several, m *nodes.Machine) (func() error, error) {
-		const rules = "table inet cut { chain in { type filter hook input priority raw; iifname eth0 drop; }; chain out { type filter hook output priority raw; oifname eth0 drop; }; }"
-		return undone(m, "nft", "delete table inet cut"), undone(m, "nft", rules)()
-	}, [2]time.Duration{time.Second, 12 * time.Second}},
-	{"cut off for long", func(_ *several, m *nodes.Machine) (func() error, error) {
-		const rules = "table inet cut { chain in { type filter hook input priority raw; iifname eth0 drop; }; chain out { type filter hook output priority raw; oifname eth0 drop; }; }"
-		return undone(m, "nft", "delete table inet cut"), undone(m, "nft", rules)()
-	}, [2]time.Duration{20 * time.Second, 26 * time.Second}}, // its pods are evicted meanwhile
+	{"cut off", cutOff, [2]time.Duration{time.Second, 12 * time.Second}},
+	{"cut off for long", cutOff, [2]time.Duration{20 * time.Second, 26 * time.Second}}, // its pods are evicted meanwhile
 	{"without room on its disk", func(_ *several, m *nodes.Machine) (func() error, error) {
 		full := filepath.Join(filepath.Dir(m.Data), "full")
 		return func() error { return os.Remove(full) }, disks.Fill(full)

@@ -455,12 +455,6 @@ func TestANodeThatIsCutOff(t *testing.T) {
 	}
 	s.create(teller(m))
 	before := s.await("on-"+m.Name, "ready", ready)
-	nft := func(script string) {
-		t.Helper()
-		if out, err := m.Command(t.Context(), "nft", script).CombinedOutput(); err != nil {
-			t.Fatalf("%v: %s", err, out)
-		}
-	}
 	is := func(what string, want v1.ConditionStatus) {
 		t.Helper()
 		s.eventually(what, func() error {
@@ -474,9 +468,14 @@ func TestANodeThatIsCutOff(t *testing.T) {
 			return nil
 		})
 	}
-	nft("table inet cut { chain in { type filter hook input priority raw; iifname eth0 drop; }; chain out { type filter hook output priority raw; oifname eth0 drop; }; }")
+	heal, err := cutOff(s, m)
+	if err != nil {
+		t.Fatal(err)
+	}
 	is("a node that is cut off", v1.ConditionUnknown)
-	nft("delete table inet cut")
+	if err := heal(); err != nil {
+		t.Fatal(err)
+	}
 	healed := time.Now()
 	is("a node that is back", v1.ConditionTrue)
 	if took := time.Since(healed); took > 2*time.Minute { // the next heartbeat comes after five

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -95,10 +96,8 @@ func (d *distant) ask(ctx context.Context) string {
 	}
 	all.Wait()
 	d.asked, d.wrong = time.Now(), strings.Join(said, ", ")
-	for _, s := range said {
-		if s == "" {
-			d.wrong = ""
-		}
+	if slices.Contains(said, "") {
+		d.wrong = ""
 	}
 	d.lost.Store(d.wrong != "")
 	return d.wrong

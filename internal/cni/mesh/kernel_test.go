@@ -16,6 +16,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 
 	"wherry.dev/internal/api/cluster"
@@ -78,8 +79,26 @@ func play(t *testing.T, mode string, nodes []*v1.Node, f func(ns string, client 
 			t.Fatal(err)
 		}
 	}
+	stop := runMesh(t, ns, client, Config{Node: "self", Mode: mode, VNI: 77})
+	f(ns, client)
+	stop()
+	if err := netns.Do(func() error { return Remove("test", prefixes("10.244.0.0/16", "fd00::/48")) }, ns); err != nil {
+		t.Error(err)
+	}
+	if got := routesOf(t, ns); len(got) > 0 {
+		t.Errorf("afterwards there are %q", got)
+	}
+	if out := ip(t, ns, "link show type vxlan"); out != "" {
+		t.Errorf("afterwards there is %s", out)
+	}
+}
+
+// runMesh runs a mesh in a machine until stop, and returns when it is ready.
+func runMesh(t *testing.T, ns string, client kubernetes.Interface, cfg Config) (stop func()) {
+	t.Helper()
+	cfg.Instance, cfg.Cluster = "test", prefixes("10.244.0.0/16", "fd00::/48")
 	factory := informers.NewSharedInformerFactory(client, 0)
-	m, err := New(Config{Node: "self", Instance: "test", Mode: mode, VNI: 77, Cluster: prefixes("10.244.0.0/16", "fd00::/48")}, factory)
+	m, err := New(cfg, factory)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,20 +111,12 @@ func play(t *testing.T, mode string, nodes []*v1.Node, f func(ns string, client 
 	case err := <-done:
 		t.Fatal(err)
 	}
-	f(ns, client)
-	cancel()
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
-	factory.Shutdown()
-	if err := netns.Do(func() error { return Remove("test", prefixes("10.244.0.0/16", "fd00::/48")) }, ns); err != nil {
-		t.Error(err)
-	}
-	if got := routesOf(t, ns); len(got) > 0 {
-		t.Errorf("afterwards there are %q", got)
-	}
-	if out := ip(t, ns, "link show type vxlan"); out != "" {
-		t.Errorf("afterwards there is %s", out)
+	return func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		factory.Shutdown()
 	}
 }
 

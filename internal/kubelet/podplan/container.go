@@ -123,14 +123,16 @@ func Replacing(in *Input) bool {
 	if in.Record.Ending != nil || len(in.Failures) > 0 {
 		return false
 	}
+	var v *view
 	for name, h := range in.Record.Containers {
-		var newest *Container
-		for i := range in.Containers {
-			if c := &in.Containers[i]; c.Name == name && (newest == nil || c.Attempt > newest.Attempt) {
-				newest = c
-			}
+		if h.Replace == 0 {
+			continue
 		}
-		if h.Replace > 0 && newest != nil && (newest.Attempt < h.Replace || newest.Attempt == h.Replace && newest.State == Created) {
+		if v == nil {
+			v = newView(in)
+		}
+		last := v.last(name)
+		if last != nil && (last.Attempt < h.Replace || last.Attempt == h.Replace && last.State == Created) {
 			return true
 		}
 	}
