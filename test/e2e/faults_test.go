@@ -369,12 +369,7 @@ func TestFaults(t *testing.T) {
 	}
 	t.Cleanup(func() { s.takeDown() }) // before the disks go
 	servers, worker := s.net.Machines[:3], s.net.Machines[3]
-	s.serve(impatient...)
-	for _, m := range servers[1:] {
-		if err := s.joinServer(m, impatient...); err != nil {
-			t.Fatal(err)
-		}
-	}
+	s.serveOn(servers, impatient...)
 	if err := s.join(worker); err != nil {
 		t.Fatal(err)
 	}

@@ -36,13 +36,19 @@ type member struct {
 func newServers(t *testing.T, machines, n int) *several {
 	t.Helper()
 	s := newSeveral(t, machines, 0)
-	s.serve()
-	for _, m := range s.net.Machines[1:n] {
-		if err := s.joinServer(m); err != nil {
-			t.Fatal(err)
+	s.serveOn(s.net.Machines[:n])
+	return s
+}
+
+// serveOn starts servers, one after another, the first machine's first.
+func (s *several) serveOn(servers []*nodes.Machine, flags ...string) {
+	s.t.Helper()
+	s.serve(flags...)
+	for _, m := range servers[1:] {
+		if err := s.joinServer(m, flags...); err != nil {
+			s.t.Fatal(err)
 		}
 	}
-	return s
 }
 
 func (s *several) serverToken() string {

@@ -45,12 +45,7 @@ func TestUpgrade(t *testing.T) {
 		m.Use(older)
 	}
 	servers, worker := s.net.Machines[:3], s.net.Machines[3]
-	s.serve()
-	for _, m := range servers[1:] {
-		if err := s.joinServer(m); err != nil {
-			t.Fatal(err)
-		}
-	}
+	s.serveOn(servers)
 	if err := s.join(worker); err != nil {
 		t.Fatal(err)
 	}
