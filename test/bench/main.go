@@ -9,21 +9,18 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"os/signal"
 	"path/filepath"
-	"slices"
-	"strings"
 	"time"
 
-	"k8s.io/cli-runtime/pkg/printers"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"wherry.dev/test/bench/applications"
+	"wherry.dev/test/bench/report"
 	"wherry.dev/test/images"
 	"wherry.dev/test/panics"
 )
@@ -69,16 +66,6 @@ type options struct {
 	services                              applications.ServiceOptions
 }
 
-// row is one line of the report; values are in the unit of the name.
-type row struct {
-	Name    string
-	Target  string
-	P50     float64
-	P90     float64
-	P99     float64
-	Samples int
-}
-
 func run(ctx context.Context, wherry string, o options) (err error) {
 	dir, err := os.MkdirTemp(o.dir, "wherry-bench-")
 	if err != nil {
@@ -98,7 +85,7 @@ func run(ctx context.Context, wherry string, o options) (err error) {
 	if err != nil {
 		return err
 	}
-	return publish(rows, o)
+	return report.Publish(os.Stdout, rows, o.report)
 }
 
 // elsewhere measures applications on a cluster that runs already.
@@ -115,10 +102,10 @@ func elsewhere(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	return publish(rows, o)
+	return report.Publish(os.Stdout, rows, o.report)
 }
 
-func (n *node) applications(ctx context.Context, o options) ([]row, error) {
+func (n *node) applications(ctx context.Context, o options) ([]report.Row, error) {
 	all, err := applications.Measure(ctx, n.client, o.apps)
 	if err != nil {
 		return nil, fmt.Errorf("applications: %w", err)
@@ -127,7 +114,7 @@ func (n *node) applications(ctx context.Context, o options) ([]row, error) {
 }
 
 // services measures the service proxy beside the node.
-func services(ctx context.Context, o options) ([]row, error) {
+func services(ctx context.Context, o options) ([]report.Row, error) {
 	all, err := applications.Services(ctx, o.services)
 	if err != nil {
 		return nil, fmt.Errorf("services: %w", err)
@@ -135,30 +122,16 @@ func services(ctx context.Context, o options) ([]row, error) {
 	return rowsOf(all), nil
 }
 
-func rowsOf(all []applications.Samples) (rows []row) {
+func rowsOf(all []applications.Samples) (rows []report.Row) {
 	for _, s := range all {
-		rows = append(rows, of(s.Name, s.Target, s.Values))
+		rows = append(rows, report.Of(s.Name, s.Target, s.Values))
 	}
 	return rows
 }
 
-func publish(rows []row, o options) error {
-	if err := printRows(rows); err != nil {
-		return err
-	}
-	if o.report == "" {
-		return nil
-	}
-	doc, err := json.MarshalIndent(rows, "", "  ")
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(o.report, doc, 0o600)
-}
-
-func (n *node) measure(ctx context.Context, o options) ([]row, error) {
-	var rows []row
-	steps := []func(context.Context, options) ([]row, error){
+func (n *node) measure(ctx context.Context, o options) ([]report.Row, error) {
+	var rows []report.Row
+	steps := []func(context.Context, options) ([]report.Row, error){
 		n.coldStart, n.warmStart, n.sequence, n.batch, n.kills, n.exits, n.probes, n.applications, services, n.idle, n.crowd,
 	}
 	for _, step := range steps {
@@ -169,39 +142,4 @@ func (n *node) measure(ctx context.Context, o options) ([]row, error) {
 		rows = append(rows, r...)
 	}
 	return rows, nil
-}
-
-// of summarises samples in a row.
-func of(name, target string, samples []float64) row {
-	r := row{Name: name, Target: target, Samples: len(samples)}
-	if len(samples) == 0 {
-		return r
-	}
-	slices.Sort(samples)
-	at := func(q float64) float64 { return samples[min(len(samples)-1, int(q*float64(len(samples))))] }
-	r.P50, r.P90, r.P99 = at(.5), at(.9), at(.99)
-	return r
-}
-
-func printRows(rows []row) error {
-	t := printers.GetNewTabWriter(os.Stdout)
-	fmt.Fprintln(t, "MEASURE\tP50\tP90\tP99\tSAMPLES\tTARGET")
-	for _, r := range rows {
-		cells := []string{r.Name, figure(r.P50), figure(r.P90), figure(r.P99), fmt.Sprint(r.Samples), r.Target}
-		if r.Samples == 1 {
-			cells[2], cells[3] = "", ""
-		}
-		fmt.Fprintln(t, strings.Join(cells, "\t"))
-	}
-	return t.Flush()
-}
-
-func figure(v float64) string {
-	if v >= 100 {
-		return fmt.Sprintf("%.0f", v)
-	}
-	if v < 2 {
-		return fmt.Sprintf("%.2f", v)
-	}
-	return fmt.Sprintf("%.1f", v)
 }

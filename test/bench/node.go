@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -21,6 +20,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"wherry.dev/test/bench/applications"
+	"wherry.dev/test/bench/inside"
 )
 
 // node is the instance under measurement.
@@ -177,14 +177,12 @@ func (n *node) await(ctx context.Context, what string, names []string, ok func(*
 	}
 }
 
-const loop = `trap "exit 0" TERM INT; sleep 1000000 & wait`
-
 func (n *node) create(ctx context.Context, name string, with ...func(*v1.Pod)) error {
 	pod := &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: v1.PodSpec{Containers: []v1.Container{{
 			Name: "c", Image: "docker.io/library/busybox:1.36", ImagePullPolicy: v1.PullIfNotPresent,
-			Command: []string{"sh", "-c", loop, name},
+			Command: inside.Loop(name),
 		}}},
 	}
 	for _, f := range with {
@@ -223,25 +221,4 @@ func (n *node) arm(name string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.seen[name].armed = true
-}
-
-var errNoProcess = errors.New("the container's process is not to be found")
-
-// processOf returns the first process of a pod, found by its name in the command line.
-func processOf(pod string) (int, error) {
-	entries, err := os.ReadDir("/proc")
-	if err != nil {
-		return 0, err
-	}
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil {
-			continue
-		}
-		cmdline, err := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
-		if err == nil && strings.HasPrefix(string(cmdline), "sh\x00-c\x00"+loop+"\x00"+pod+"\x00") {
-			return pid, nil
-		}
-	}
-	return 0, fmt.Errorf("pod %s: %w", pod, errNoProcess)
 }

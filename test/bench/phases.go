@@ -16,14 +16,17 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"wherry.dev/test/bench/inside"
+	"wherry.dev/test/bench/report"
 )
 
-func (n *node) coldStart(ctx context.Context, _ options) ([]row, error) {
+func (n *node) coldStart(ctx context.Context, _ options) ([]report.Row, error) {
 	took, err := n.up(ctx)
-	return []row{of("up, first start → node Ready, ms", "", []float64{took})}, err
+	return []report.Row{report.Of("up, first start → node Ready, ms", "", []float64{took})}, err
 }
 
-func (n *node) warmStart(ctx context.Context, _ options) ([]row, error) {
+func (n *node) warmStart(ctx context.Context, _ options) ([]report.Row, error) {
 	var samples []float64
 	for range 3 {
 		n.stop()
@@ -43,7 +46,7 @@ func (n *node) warmStart(ctx context.Context, _ options) ([]row, error) {
 		}
 		samples = append(samples, took)
 	}
-	return []row{of("up, warm start → node Ready, ms", "≤ 2000", samples)}, nil
+	return []report.Row{report.Of("up, warm start → node Ready, ms", "≤ 2000", samples)}, nil
 }
 
 func (n *node) pid() (int, error) {
@@ -54,7 +57,7 @@ func (n *node) pid() (int, error) {
 	return strconv.Atoi(strings.TrimSpace(string(raw)))
 }
 
-func (n *node) sequence(ctx context.Context, o options) ([]row, error) {
+func (n *node) sequence(ctx context.Context, o options) ([]report.Row, error) {
 	var running, ready, gone []float64
 	cpu, err := n.cpu()
 	if err != nil {
@@ -89,16 +92,16 @@ func (n *node) sequence(ctx context.Context, o options) ([]row, error) {
 	if err != nil {
 		return nil, err
 	}
-	return []row{
-		of("create → Running, ms", "≤ 60", running),
-		of("create → Ready, ms", "", ready),
-		of("delete → gone, ms", "≤ 100", gone),
-		of("CPU for each pod, start to end, wherry alone, ms", "", []float64{(after - cpu) / float64(o.sequence)}),
-		of("CPU for each pod, whole machine but this program, ms", "", []float64{(allAfter - all) / float64(o.sequence)}),
+	return []report.Row{
+		report.Of("create → Running, ms", "≤ 60", running),
+		report.Of("create → Ready, ms", "", ready),
+		report.Of("delete → gone, ms", "≤ 100", gone),
+		report.Of("CPU for each pod, start to end, wherry alone, ms", "", []float64{(after - cpu) / float64(o.sequence)}),
+		report.Of("CPU for each pod, whole machine but this program, ms", "", []float64{(allAfter - all) / float64(o.sequence)}),
 	}, nil
 }
 
-func (n *node) batch(ctx context.Context, o options) ([]row, error) {
+func (n *node) batch(ctx context.Context, o options) ([]report.Row, error) {
 	var rates []float64
 	for round := range o.rounds {
 		rate, err := n.atOnce(ctx, fmt.Sprintf("batch-%d", round), o.batch)
@@ -107,7 +110,7 @@ func (n *node) batch(ctx context.Context, o options) ([]row, error) {
 		}
 		rates = append(rates, rate)
 	}
-	return []row{of(fmt.Sprintf("%d at once, pods/s", o.batch), "≥ 40", rates)}, nil
+	return []report.Row{report.Of(fmt.Sprintf("%d at once, pods/s", o.batch), "≥ 40", rates)}, nil
 }
 
 // atOnce creates pods in parallel, and returns how many start running per second.
@@ -139,7 +142,7 @@ func (n *node) atOnce(ctx context.Context, prefix string, count int) (perSecond 
 }
 
 // crowd measures what the daemon costs with as many idle pods as a node may have.
-func (n *node) crowd(ctx context.Context, o options) ([]row, error) {
+func (n *node) crowd(ctx context.Context, o options) ([]report.Row, error) {
 	before, err := n.rss()
 	if err != nil {
 		return nil, err
@@ -164,21 +167,21 @@ func (n *node) crowd(ctx context.Context, o options) ([]row, error) {
 	if err != nil {
 		return nil, err
 	}
-	rows = append(rows, of(title+", more RSS than without, MiB", "< 60", []float64{after - before}))
+	rows = append(rows, report.Of(title+", more RSS than without, MiB", "< 60", []float64{after - before}))
 	_, err = n.remove(ctx, names...)
 	return rows, err
 }
 
 // exits measures containers that nothing restarts, so that a status reports only the exit.
-func (n *node) exits(ctx context.Context, o options) ([]row, error) {
+func (n *node) exits(ctx context.Context, o options) ([]report.Row, error) {
 	never := func(p *v1.Pod) { p.Spec.RestartPolicy = v1.RestartPolicyNever }
 	told, err := n.afterKill(ctx, "exit", o.kills, func(s *seen) time.Time { return s.died }, never)
-	return []row{of("container's end → status at the API, ms", "≤ 20", told)}, err
+	return []report.Row{report.Of("container's end → status at the API, ms", "≤ 20", told)}, err
 }
 
-func (n *node) kills(ctx context.Context, o options) ([]row, error) {
+func (n *node) kills(ctx context.Context, o options) ([]report.Row, error) {
 	restarted, err := n.afterKill(ctx, "kill", o.kills, func(s *seen) time.Time { return s.back })
-	return []row{of("kill → running again at the API, ms", "≤ 100", restarted)}, err
+	return []report.Row{report.Of("kill → running again at the API, ms", "≤ 100", restarted)}, err
 }
 
 // afterKill starts pods one after another, kills the process of each, and measures the time until
@@ -193,7 +196,7 @@ func (n *node) afterKill(ctx context.Context, prefix string, count int, then fun
 		if err := n.await(ctx, "ready", []string{name}, func(s *seen) bool { return !s.ready.IsZero() }); err != nil {
 			return nil, err
 		}
-		pid, err := processOf(name)
+		pid, err := inside.Process(name)
 		if err != nil {
 			return nil, err
 		}
@@ -215,7 +218,7 @@ func (n *node) afterKill(ctx context.Context, prefix string, count int, then fun
 }
 
 // probes points readiness probes at this program, which therefore knows when one was answered.
-func (n *node) probes(ctx context.Context, o options) ([]row, error) {
+func (n *node) probes(ctx context.Context, o options) ([]report.Row, error) {
 	var mu sync.Mutex
 	passed := map[string]time.Time{} // by path; a pod is ready from its second probe on
 	asked := map[string]bool{}
@@ -256,15 +259,15 @@ func (n *node) probes(ctx context.Context, o options) ([]row, error) {
 			return nil, err
 		}
 	}
-	return []row{of("probe's answer → status at the API, ms", "≤ 10", told)}, nil
+	return []report.Row{report.Of("probe's answer → status at the API, ms", "≤ 10", told)}, nil
 }
 
-func (n *node) idle(ctx context.Context, o options) ([]row, error) {
+func (n *node) idle(ctx context.Context, o options) ([]report.Row, error) {
 	return n.cost(ctx, "idle", "< 200", o.idle)
 }
 
 // cost observes the daemon for a while: memory, and share of a core.
-func (n *node) cost(ctx context.Context, name, mostMiB string, d time.Duration) ([]row, error) {
+func (n *node) cost(ctx context.Context, name, mostMiB string, d time.Duration) ([]report.Row, error) {
 	select { // the last pod's garbage is still being collected
 	case <-time.After(5 * time.Second):
 	case <-ctx.Done():
@@ -287,9 +290,9 @@ func (n *node) cost(ctx context.Context, name, mostMiB string, d time.Duration) 
 	if err != nil {
 		return nil, err
 	}
-	return []row{
-		of(name+", RSS of wherry, MiB", mostMiB, []float64{rss}),
-		of(name+", share of a core, %", "< 1", []float64{(after - before) / float64(d.Milliseconds()) * 100}),
+	return []report.Row{
+		report.Of(name+", RSS of wherry, MiB", mostMiB, []float64{rss}),
+		report.Of(name+", share of a core, %", "< 1", []float64{(after - before) / float64(d.Milliseconds()) * 100}),
 	}, nil
 }
 

@@ -14,10 +14,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 
 	"golang.org/x/sys/unix"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
 
 	"wherry.dev/internal/netns"
 )
@@ -218,6 +221,25 @@ func (m *Machine) Dial(ctx context.Context, network, address string) (conn net.C
 		return err
 	}, m.NetNS)
 	return conn, err
+}
+
+// PID returns the process of the machine's instance.
+func (m *Machine) PID() (int, error) {
+	doc, err := os.ReadFile(filepath.Join(m.Data, "lock"))
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(strings.TrimSpace(string(doc)))
+}
+
+// Client returns an administrator's client of the server on the machine, without limits.
+func (m *Machine) Client() (kubernetes.Interface, error) {
+	cfg, err := clientcmd.BuildConfigFromFlags("", filepath.Join(m.Data, "kubeconfig"))
+	if err != nil {
+		return nil, err
+	}
+	cfg.Dial, cfg.QPS = m.Dial, -1
+	return kubernetes.NewForConfig(cfg)
 }
 
 // Start makes a cluster of the machines: the first ones are servers with nodes, as many as servers says, and the others join

@@ -17,8 +17,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/clientcmd"
 
 	nodes "wherry.dev/test/cluster"
 	"wherry.dev/test/images"
@@ -119,12 +117,8 @@ func (s *several) serve(flags ...string) {
 	if _, err := s.on(first, append([]string{"up", "--detach", "--node-name", first.Name}, flags...)...); err != nil {
 		s.t.Fatal(err)
 	}
-	cfg, err := clientcmd.BuildConfigFromFlags("", filepath.Join(first.Data, "kubeconfig"))
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	cfg.Dial, cfg.QPS = first.Dial, -1
-	if s.client, err = kubernetes.NewForConfig(cfg); err != nil {
+	var err error
+	if s.client, err = first.Client(); err != nil {
 		s.t.Fatal(err)
 	}
 	token, err := s.on(first, "token", "create", "--ttl", "1h")

@@ -20,7 +20,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/util/retry"
 
 	nodes "wherry.dev/test/cluster"
@@ -82,18 +81,17 @@ func (s *several) kill(m *nodes.Machine) {
 }
 
 func (s *several) signal(m *nodes.Machine, sig syscall.Signal) error {
-	return syscall.Kill((&cluster{t: s.t, data: m.Data}).pid(), sig)
+	pid, err := m.PID()
+	if err != nil {
+		return err
+	}
+	return syscall.Kill(pid, sig)
 }
 
 // clientAt returns an administrator's client of the server on a machine.
 func (s *several) clientAt(m *nodes.Machine) kubernetes.Interface {
 	s.t.Helper()
-	cfg, err := clientcmd.BuildConfigFromFlags("", filepath.Join(m.Data, "kubeconfig"))
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	cfg.Dial, cfg.QPS = m.Dial, -1
-	client, err := kubernetes.NewForConfig(cfg)
+	client, err := m.Client()
 	if err != nil {
 		s.t.Fatal(err)
 	}

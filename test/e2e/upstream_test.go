@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"testing"
 	"time"
 
 	"wherry.dev/internal/cgroup"
@@ -38,15 +39,22 @@ func (p *parts) upstreamKubelet(path, group string, args []string) {
 			p.t.Fatal(err)
 		}
 	}
-	const fixed = "/var/lib/kubelet" // it keeps the folder of device plugins there, whatever its flags say
+	kubeletsFolder(p.t)
+	p.startProgram(path, args...)
+}
+
+// kubeletsFolder removes the folder in which upstream's kubelet keeps the sockets of device plugins, whatever its flags say,
+// unless this machine has it.
+func kubeletsFolder(t testing.TB) {
+	t.Helper()
+	const fixed = "/var/lib/kubelet"
 	if !fileExists(fixed) {
-		p.t.Cleanup(func() {
+		t.Cleanup(func() {
 			if err := os.RemoveAll(fixed); err != nil {
-				p.t.Error(err)
+				t.Error(err)
 			}
 		})
 	}
-	p.startProgram(path, args...)
 }
 
 // upstreamAPIServer starts upstream's API server on Debian's etcd, with certificates like those

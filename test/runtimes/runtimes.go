@@ -4,6 +4,7 @@
 package runtimes
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -58,6 +59,10 @@ type WherryOptions struct {
 	Archives []string
 	// Env is its environment; nil for that of this process.
 	Env []string
+	// Range is where its pods get their addresses from, as --pod-cidr has it; "" for a network that no other runtime has.
+	Range string
+	// NetNS is the network namespace of the process, and what it made there goes with it; "" for this one.
+	NetNS string
 }
 
 // Wherry starts `wherry cri` with the images of the archives.
@@ -78,8 +83,14 @@ func Wherry(ctx context.Context, o WherryOptions) (*Runtime, error) {
 		return nil, errors.Join(err, r.Close(ctx))
 	}
 	r.teardown = func(ctx context.Context) error { return tearDown(ctx, cfg, store) }
-	cmd := exec.Command(o.Path, "cri", "--listen", "unix://"+cfg.Socket, "--data-dir", filepath.Join(dir, "d"), "--run-dir", filepath.Join(dir, "r"), //nolint:noctx // ended by Close
-		"--instance-id", id, "--pod-cidr", subnet.String(), "--cni-conf-dir", cfg.CNIConfDir, "--runtime", o.OCI)
+	args := []string{
+		o.Path, "cri", "--listen", "unix://" + cfg.Socket, "--data-dir", filepath.Join(dir, "d"), "--run-dir", filepath.Join(dir, "r"),
+		"--instance-id", id, "--pod-cidr", cmp.Or(o.Range, subnet.String()), "--cni-conf-dir", cfg.CNIConfDir, "--runtime", o.OCI,
+	}
+	if o.NetNS != "" {
+		args = append([]string{"nsenter", "--net=" + o.NetNS, "--"}, args...)
+	}
+	cmd := exec.Command(args[0], args[1:]...) //nolint:noctx // ended by Close
 	cmd.Env = o.Env
 	return r.start(ctx, cmd, cfg.Socket)
 }

@@ -22,6 +22,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
+
+	"wherry.dev/test/bench/inside"
 )
 
 // Samples are the measurements of one thing, in the unit that the name says.
@@ -50,7 +52,6 @@ func DefaultOptions() Options {
 const (
 	namespace = metav1.NamespaceDefault
 	patience  = 3 * time.Minute
-	loop      = `trap "exit 0" TERM INT; sleep 1000000 & wait`
 	serve     = `trap "exit 0" TERM INT; mkdir -p /tmp/w; echo hi > /tmp/w/index.html; httpd -f -p 8080 -h /tmp/w & wait`
 )
 
@@ -143,10 +144,10 @@ func (b *bench) await(ctx context.Context, what string, ok func() bool) (time.Ti
 
 func ms(from, to time.Time) float64 { return max(0, float64(to.Sub(from).Microseconds())/1000) }
 
-func podSpec(image, script string) v1.PodSpec {
+func podSpec(image string, command ...string) v1.PodSpec {
 	return v1.PodSpec{
 		TerminationGracePeriodSeconds: new(int64(5)),
-		Containers:                    []v1.Container{{Name: "c", Image: image, ImagePullPolicy: v1.PullIfNotPresent, Command: []string{"sh", "-c", script}}},
+		Containers:                    []v1.Container{{Name: "c", Image: image, ImagePullPolicy: v1.PullIfNotPresent, Command: command}},
 	}
 }
 
@@ -155,7 +156,7 @@ func (b *bench) deployment(name string, replicas int) *appsv1.Deployment {
 	return &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: app}, Spec: appsv1.DeploymentSpec{
 		Replicas: new(int32(replicas)), Selector: &metav1.LabelSelector{MatchLabels: app},
 		Strategy: appsv1.DeploymentStrategy{RollingUpdate: &appsv1.RollingUpdateDeployment{MaxSurge: new(intstr.FromInt32(1)), MaxUnavailable: new(intstr.FromString("25%"))}},
-		Template: v1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: app}, Spec: podSpec(b.Image, loop)},
+		Template: v1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: app}, Spec: podSpec(b.Image, inside.Loop(name)...)},
 	}}
 }
 

@@ -8,15 +8,15 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"wherry.dev/test/bench/inside"
 )
 
 // gone measures from when a pod is not Ready any more, as a watch tells, until its address is no longer
@@ -59,9 +59,8 @@ func (b *bench) kill(ctx context.Context, name string) (k killed, err error) {
 	}
 	defer func() { err = errors.Join(err, changes.Close()) }()
 	for _, pod := range []string{victim, other} {
-		spec := podSpec(b.Image, loop)
+		spec := podSpec(b.Image, inside.Loop(pod)...)
 		spec.RestartPolicy = v1.RestartPolicyNever
-		spec.Containers[0].Command = append(spec.Containers[0].Command, pod)
 		if _, err := pods.Create(ctx, &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: pod, Labels: app}, Spec: spec}, metav1.CreateOptions{}); err != nil {
 			return k, err
 		}
@@ -89,11 +88,7 @@ func (b *bench) kill(ctx context.Context, name string) (k killed, err error) {
 
 // strike kills the process of a pod, and waits for what follows.
 func (b *bench) strike(ctx context.Context, pod string, addr netip.Addr, changes *elementWatch) (k killed, err error) {
-	proc, err := processOf(pod)
-	if err != nil {
-		return k, err
-	}
-	pid, err := strconv.Atoi(filepath.Base(proc))
+	pid, err := inside.Process(pod)
 	if err != nil {
 		return k, err
 	}

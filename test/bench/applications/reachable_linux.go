@@ -5,18 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
-	"path/filepath"
-	"runtime"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/miekg/dns"
-	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"wherry.dev/test/bench/inside"
 )
 
 // every is how often it is tried whether a service answers.
@@ -29,8 +25,7 @@ func (b *bench) reachable(ctx context.Context) ([]Samples, error) {
 		return nil, nil
 	}
 	const client = "bench-client"
-	marked := podSpec(b.Image, loop)
-	marked.Containers[0].Command = append(marked.Containers[0].Command, client)
+	marked := podSpec(b.Image, inside.Loop(client)...)
 	if _, err := b.client.CoreV1().Pods(namespace).Create(ctx, &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: client}, Spec: marked}, metav1.CreateOptions{}); err != nil {
 		return nil, err
 	}
@@ -40,7 +35,7 @@ func (b *bench) reachable(ctx context.Context) ([]Samples, error) {
 	if _, err := b.await(ctx, "the client is not ready", func() bool { return b.ready(client) }); err != nil {
 		return nil, err
 	}
-	netns, err := netnsOf(client)
+	netns, err := inside.NetNS(client)
 	if err != nil {
 		return nil, err
 	}
@@ -88,11 +83,11 @@ func (b *bench) oneService(ctx context.Context, netns, name string) (byIP, byNam
 	}
 	probing, stop := context.WithTimeout(ctx, patience)
 	defer stop()
-	answered := probe(probing, netns, func() bool { return connects(net.JoinHostPort(svc.Spec.ClusterIP, "80")) })
-	resolved := probe(probing, netns, func() bool {
+	answered := inside.Probe(probing, netns, every, func() bool { return inside.Connects(net.JoinHostPort(svc.Spec.ClusterIP, "80"), time.Second) })
+	resolved := inside.Probe(probing, netns, every, func() bool {
 		return resolves(net.JoinHostPort(dnsService.Spec.ClusterIP, "53"), headless+"."+namespace+".svc.cluster.local.")
 	})
-	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: app}, Spec: podSpec(b.Image, serve)}
+	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: app}, Spec: podSpec(b.Image, "sh", "-c", serve)}
 	pod.Spec.Containers[0].ReadinessProbe = &v1.Probe{PeriodSeconds: 1, ProbeHandler: v1.ProbeHandler{TCPSocket: &v1.TCPSocketAction{Port: intstr.FromInt32(8080)}}}
 	if _, err := b.client.CoreV1().Pods(namespace).Create(ctx, pod, metav1.CreateOptions{}); err != nil {
 		return 0, 0, err
@@ -102,89 +97,18 @@ func (b *bench) oneService(ctx context.Context, netns, name string) (byIP, byNam
 		return 0, 0, err
 	}
 	a, r := <-answered, <-resolved
-	if a.err != nil || r.err != nil {
-		return 0, 0, errors.Join(a.err, r.err)
+	if a.Err != nil || r.Err != nil {
+		return 0, 0, errors.Join(a.Err, r.Err)
 	}
 	err = errors.Join(
 		services.Delete(ctx, name, metav1.DeleteOptions{}), services.Delete(ctx, headless, metav1.DeleteOptions{}),
 		b.client.CoreV1().Pods(namespace).Delete(ctx, name, metav1.DeleteOptions{}),
 	)
-	return ms(ready, a.at), ms(ready, r.at), err
-}
-
-type probed struct {
-	at  time.Time
-	err error
-}
-
-// probe tries, in a network namespace, until it works, and tells when that was.
-func probe(ctx context.Context, netns string, works func() bool) <-chan probed {
-	out := make(chan probed, 1)
-	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
-		if err := enter(netns); err != nil {
-			out <- probed{err: err}
-			return
-		}
-		tick := time.NewTicker(every)
-		defer tick.Stop()
-		for !works() {
-			select {
-			case <-ctx.Done():
-				out <- probed{err: fmt.Errorf("it never answered: %w", ctx.Err())}
-				return
-			case <-tick.C:
-			}
-		}
-		out <- probed{at: time.Now()}
-	}()
-	return out
-}
-
-func enter(netns string) error {
-	f, err := os.Open(netns)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = f.Close() }()
-	return unix.Setns(int(f.Fd()), unix.CLONE_NEWNET)
-}
-
-func connects(to string) bool {
-	c, err := net.DialTimeout("tcp", to, time.Second) //nolint:noctx // on a thread of its own namespace
-	if err != nil {
-		return false
-	}
-	return c.Close() == nil
+	return ms(ready, a.At), ms(ready, r.At), err
 }
 
 func resolves(server, name string) bool {
 	c := dns.Client{Timeout: time.Second}
 	m, _, err := c.Exchange(new(dns.Msg).SetQuestion(name, dns.TypeA), server)
 	return err == nil && len(m.Answer) > 0
-}
-
-// netnsOf returns the network namespace of a pod on this machine.
-func netnsOf(pod string) (string, error) {
-	proc, err := processOf(pod)
-	return filepath.Join(proc, "ns", "net"), err
-}
-
-// processOf returns the folder below /proc of a pod on this machine, found by its name in the command line
-// of its first process.
-func processOf(pod string) (string, error) {
-	entries, err := os.ReadDir("/proc")
-	if err != nil {
-		return "", err
-	}
-	for _, e := range entries {
-		if _, err := strconv.Atoi(e.Name()); err != nil {
-			continue
-		}
-		cmdline, err := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
-		if err == nil && strings.HasPrefix(string(cmdline), "sh\x00-c\x00"+loop+"\x00"+pod+"\x00") {
-			return filepath.Join("/proc", e.Name()), nil
-		}
-	}
-	return "", fmt.Errorf("pod %s does not run on this machine", pod)
 }

@@ -1,0 +1,153 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"wherry.dev/internal/netns"
+	"wherry.dev/test/bench/report"
+	"wherry.dev/test/cluster"
+)
+
+// failover kills the server that a node is connected to, again and again, and has a pod made for that node by another one in
+// the same moment. What more it takes than one before is how long the death was felt.
+func failover(ctx context.Context, o options) ([]report.Row, error) {
+	var before, during, writes []float64
+	err := o.with(ctx, 4, 4, 3, nil, func(b *bench) error {
+		node := b.net.Machines[3]
+		for i := range o.rounds {
+			victim, err := b.serverOf(node)
+			if err != nil {
+				return err
+			}
+			other := b.net.Machines[0]
+			if other == victim {
+				other = b.net.Machines[1]
+			}
+			c, err := other.Client()
+			if err != nil {
+				return err
+			}
+			_, calm, err := b.start(ctx, c, client(fmt.Sprintf("calm-%d", i), node))
+			if err != nil {
+				return err
+			}
+			pid, err := victim.PID()
+			if err != nil {
+				return err
+			}
+			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+				return err
+			}
+			wrote, felt, err := b.start(ctx, c, client(fmt.Sprintf("felt-%d", i), node))
+			if err != nil {
+				return err
+			}
+			before, during, writes = append(before, calm), append(during, felt), append(writes, wrote)
+			if _, err := command(ctx, victim, "up", "--detach", "--node-name", victim.Name); err != nil {
+				return err
+			}
+			if err := b.whole(ctx, c); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	var more []float64
+	for i := range during {
+		more = append(more, during[i]-before[i])
+	}
+	return []report.Row{
+		report.Of("pod made → Ready on a node, ms", "", before),
+		report.Of("the same, as the node's server is killed, ms", "", during),
+		report.Of("more than before, ms", "≤ 1000", more),
+		report.Of("of which the write at another server, ms", "", writes),
+	}, err
+}
+
+// start makes a pod by a server, and returns how long the write took, and all until it was Ready, in ms. A write that fails is
+// tried again, as clients do.
+func (b *bench) start(ctx context.Context, c kubernetes.Interface, p *v1.Pod) (wrote, ready float64, err error) {
+	begun := time.Now()
+	for {
+		_, err = c.CoreV1().Pods(namespace).Create(ctx, p, metav1.CreateOptions{})
+		if err == nil || time.Since(begun) > patience {
+			break
+		}
+	}
+	if err != nil {
+		return 0, 0, err
+	}
+	wrote = ms(begun, time.Now())
+	_, at, err := b.awaitReady(ctx, c, p.Name)
+	return wrote, ms(begun, at), err
+}
+
+// serverOf returns the server that a node has the most connections with.
+func (b *bench) serverOf(node *cluster.Machine) (*cluster.Machine, error) {
+	var doc []byte
+	err := netns.Do(func() (err error) {
+		doc, err = os.ReadFile("/proc/thread-self/net/tcp")
+		return err
+	}, node.NetNS)
+	if err != nil {
+		return nil, err
+	}
+	var most *cluster.Machine
+	number := 0
+	for _, m := range b.net.Machines[:3] {
+		var ip [4]byte
+		if _, err := fmt.Sscanf(m.Address, "%d.%d.%d.%d", &ip[0], &ip[1], &ip[2], &ip[3]); err != nil {
+			return nil, err
+		}
+		// As the kernel writes a remote address, and that the connection is established.
+		if n := strings.Count(string(doc), fmt.Sprintf(" %02X%02X%02X%02X:%04X 01 ", ip[3], ip[2], ip[1], ip[0], cluster.ServerPort)); n > number {
+			most, number = m, n
+		}
+	}
+	if most == nil {
+		return nil, errors.New("the node is connected with no server")
+	}
+	return most, nil
+}
+
+// whole waits until all nodes are Ready and no pod of the benchmark is left.
+func (b *bench) whole(ctx context.Context, c kubernetes.Interface) error {
+	if err := c.CoreV1().Pods(namespace).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+		return err
+	}
+	var left error
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+		nodes, err := c.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		pods, err := c.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		left = nil
+		for i := range nodes.Items {
+			if !nodeIsReady(&nodes.Items[i]) {
+				left = fmt.Errorf("node %s is not Ready", nodes.Items[i].Name)
+			}
+		}
+		if n := len(pods.Items); n > 0 {
+			left = fmt.Errorf("%d pods are left", n)
+		}
+		if left == nil {
+			time.Sleep(5 * time.Second) // until the server's own start, and etcd's, is behind it
+			return nil
+		}
+	}
+	return left
+}
