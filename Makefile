@@ -24,7 +24,7 @@ LDFLAGS := -s -w -X wherry.dev/internal/version.Version=$(VERSION) \
   -X $(VERSION_PKG).gitVersion=$(KUBE)+wherry -X $(VERSION_PKG).gitMajor=1 -X $(VERSION_PKG).gitMinor=37 \
   -X $(VERSION_PKG).gitTreeState=clean -X $(VERSION_PKG).buildDate=1970-01-01T00:00:00Z
 
-.PHONY: help deps deps-test deps-race build images up cluster down purge faults upgrade test attack kills history race lint bench bench-api bench-cri bench-hollow bench-scheduler diff-scheduler sim sim-scheduler conformance critest test-v2 fuzz clean
+.PHONY: help deps deps-test deps-race build images up cluster down purge faults upgrade test attack kills history race lint bench bench-api bench-cri bench-hollow bench-nodes bench-scheduler diff-scheduler sim sim-scheduler conformance critest test-v2 fuzz clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | sort | expand -t 14
@@ -95,6 +95,9 @@ bench-api: build ## measure the API server beside upstream's: make bench-api [KU
 
 bench-scheduler: build ## measure the scheduler on 5,000 nodes beside upstream's: make bench-scheduler [KUBE_SCHEDULER=/path] [BENCH_FLAGS="-cases basic -rounds 5"]
 	$(GO) run ./test/bench/scheduler $(BENCH_FLAGS) -kube-scheduler "$(KUBE_SCHEDULER)" $(abspath $(BIN))
+
+bench-nodes: build ## clusters of several nodes: joining, ways between pods, a server that dies: make bench-nodes [FLANNEL=/path FLANNEL_CNI=/path] [BENCH_FLAGS="-phases way -modes vxlan"]
+	$(GO) run ./test/bench/nodes $(BENCH_FLAGS) -flannel "$(FLANNEL)" -flannel-cni "$(FLANNEL_CNI)" $(abspath $(BIN))
 
 bench-hollow: build ## a Deployment on hollow nodes, rolled, losing nodes, drained: make bench-hollow [BENCH_FLAGS="-nodes 5000 -heartbeat 40s"]
 	$(GO) run ./test/bench/hollow $(BENCH_FLAGS) $(abspath $(BIN))

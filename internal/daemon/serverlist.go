@@ -18,6 +18,7 @@ import (
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
@@ -192,6 +193,22 @@ func (l *serverList) shun(ctx context.Context) {
 	}
 }
 
+// server returns the one of the last connection.
+func (l *serverList) server() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.current
+}
+
+// lost notes that the connection with a server was lost, and reports whether there is another one to try: a server that is
+// killed may take a connection in its last moment, too.
+func (l *serverList) lost(server string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.bad[server] = time.Now()
+	return slices.ContainsFunc(l.known, func(s string) bool { return time.Since(l.bad[s]) > shunned })
+}
+
 // verify replaces the check of the server's name: a server of the list has its own address in its certificate, or the name
 // that all servers have. Nobody else gets a certificate for that.
 func (l *serverList) verify(cfg *tls.Config) {
@@ -237,19 +254,35 @@ func (l *serverList) client(ctx context.Context, paths certificates.Paths, node 
 	return cfg, hangUp, nil
 }
 
-// watched is a transport that leaves a server that cannot serve.
+// watched is a transport that leaves a server that cannot serve, and repeats what another one can answer.
 type watched struct {
 	http.RoundTripper
 	list *serverList
 }
 
-// RoundTrip implements http.RoundTripper.
+// RoundTrip implements http.RoundTripper. client-go would repeat a request whose connection was lost after a second.
 func (w watched) RoundTrip(r *http.Request) (*http.Response, error) {
-	resp, err := w.RoundTripper.RoundTrip(r)
-	if err == nil && resp.StatusCode == http.StatusServiceUnavailable {
-		w.list.shun(r.Context())
+	for {
+		server := w.list.server()
+		resp, err := w.RoundTripper.RoundTrip(r)
+		if err == nil && resp.StatusCode == http.StatusServiceUnavailable {
+			w.list.shun(r.Context())
+		}
+		if err == nil || !connectionLost(err) {
+			return resp, err
+		}
+		if another := w.list.lost(server); !another || !onlyReads(r) {
+			return resp, err
+		}
 	}
-	return resp, err
+}
+
+func onlyReads(r *http.Request) bool {
+	return r.Method == http.MethodGet && (r.Body == nil || r.Body == http.NoBody)
+}
+
+func connectionLost(err error) bool {
+	return utilnet.IsProbableEOF(err) || utilnet.IsConnectionReset(err) || utilnet.IsHTTP2ConnectionLost(err)
 }
 
 // newServers follows the endpoints of the API servers.

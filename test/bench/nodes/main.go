@@ -2,7 +2,7 @@
 // has joined, how soon a pod is reached from another node, how long a server's death is felt, and what the way between
 // pods of two nodes costs beside the bare way between their machines. Nothing here passes or fails by time.
 //
-//	go run ./test/bench/nodes [-rounds 5] [-modes routes,vxlan] bin/wherry
+//	go run ./test/bench/nodes [-rounds 5] [-modes routes,vxlan] [-flannel /path -flannel-cni /path] bin/wherry
 package main
 
 import (
@@ -29,6 +29,7 @@ import (
 
 type options struct {
 	wherry, dir, report string
+	flannel, flannelCNI string
 	modes, phases       string
 	rounds, pods        int
 	seconds             int
@@ -43,9 +44,11 @@ func main() {
 	flag.IntVar(&o.rounds, "rounds", 5, "rounds of each measurement")
 	flag.IntVar(&o.pods, "pods", 20, "pods that are reached from another node, in each mode")
 	flag.IntVar(&o.seconds, "seconds", 3, "how long each measurement of throughput takes")
+	flag.StringVar(&o.flannel, "flannel", "", "flannel's daemon, to compare with")
+	flag.StringVar(&o.flannelCNI, "flannel-cni", "", "its CNI plugin")
 	flag.Parse()
-	if flag.NArg() != 1 {
-		fmt.Fprintln(os.Stderr, "usage: nodes [flags] WHERRY")
+	if flag.NArg() != 1 || (o.flannel == "") != (o.flannelCNI == "") {
+		fmt.Fprintln(os.Stderr, "usage: nodes [-flannel PATH -flannel-cni PATH] [flags] WHERRY")
 		os.Exit(2)
 	}
 	klog.LogToStderr(false)
