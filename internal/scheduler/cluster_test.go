@@ -76,13 +76,12 @@ func (c *cluster) names() []string {
 
 // graceful makes pods that have a node stay, with a deletion timestamp, until gone is called.
 func (c *cluster) graceful() (gone func(name string)) {
-	off := false
+	gvr := v1.SchemeGroupVersion.WithResource("pods")
 	c.client.PrependReactor("delete", "pods", func(a ktesting.Action) (bool, runtime.Object, error) {
 		d, ok := a.(ktesting.DeleteAction)
-		if !ok || off {
+		if !ok {
 			return false, nil, nil
 		}
-		gvr := v1.SchemeGroupVersion.WithResource("pods")
 		obj, err := c.client.Tracker().Get(gvr, d.GetNamespace(), d.GetName())
 		if err != nil {
 			return true, nil, err
@@ -97,9 +96,11 @@ func (c *cluster) graceful() (gone func(name string)) {
 		return true, p, c.client.Tracker().Update(gvr, p, d.GetNamespace())
 	})
 	return func(name string) {
-		off = true
-		c.delete(name)
-		off = false
+		c.t.Helper()
+		if err := c.client.Tracker().Delete(gvr, "default", name); err != nil {
+			c.t.Fatal(err)
+		}
+		synctest.Wait()
 	}
 }
 
@@ -548,10 +549,10 @@ func TestWhatStoodInTheWayOfAPreemptionWakes(t *testing.T) {
 		defer c.stop()
 		gone := c.graceful()
 		c.create(pod("friend", "2", labelled("app", "x"), priority(2)))
-		gone("young") // and the friend waits for the end of its back-off
 		c.create(pod("p", "2", together(v1.LabelHostname), priority(2)))
 		c.wantNode("friend", "")
 		c.wantNode("p", "")
+		gone("young")
 		c.settle()
 		c.wantNode("friend", "n1")
 		if c.get("old").DeletionTimestamp == nil {

@@ -70,8 +70,6 @@ func TestPodsWaitToBeBound(t *testing.T) {
 		g.h.GetWaitingPod("b").Reject("Gate", "not today")
 		synctest.Wait()
 		c.wantMessage("b", "0/1 nodes are available: 1 not today.")
-		time.Sleep(2 * time.Second)
-		synctest.Wait()
 		if g.h.GetWaitingPod("none") == nil {
 			t.Error("the place of the rejected pod stays empty")
 		}

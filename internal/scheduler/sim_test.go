@@ -18,6 +18,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	resourcev1 "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -221,10 +222,16 @@ func (l *life) step() {
 		_, err := api.Pods(p.Namespace).UpdateStatus(l.t.Context(), p, metav1.UpdateOptions{})
 		fail(err)
 	case k == 13:
-		p := pick(l, pods...).DeepCopy()
+		synctest.Wait() // the fake API takes an old copy, and with it would take the pod from its node
+		p, err := api.Pods("default").Get(l.t.Context(), pick(l, pods...).Name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return
+		}
+		fail(err)
+		p = p.DeepCopy()
 		p.Labels = map[string]string{"app": pick(l, "x", "y", "z")}
 		l.note("pod %s has labels %v", p.Name, p.Labels)
-		_, err := api.Pods(p.Namespace).Update(l.t.Context(), p, metav1.UpdateOptions{})
+		_, err = api.Pods(p.Namespace).Update(l.t.Context(), p, metav1.UpdateOptions{})
 		fail(err)
 	case k == 14:
 		n := l.newNode()

@@ -4,11 +4,12 @@
 //	watch ───────────▶ active ──────────────▶ scheduling cycle
 //	   │                 ▲  ▲                     │ Requeue
 //	   │ gated           │  │ back-off over       ├──────────▶ backoff    (error, or an event came meanwhile)
-//	   ▼                 │  └─────────────────────│──────────────┘
+//	   ▼                 │  └── or nobody waits ──│──────────────┘
 //	unschedulable ───────┘ an event helps (Move)  └──────────▶ unschedulable
 //
 // A pod is in exactly one place. One timer is armed for the earliest of two: the end of a back-off,
-// and the end of five minutes in which nothing has moved a pod.
+// and the end of five minutes in which nothing has moved a pod. While no other pod waits, one whose attempt did not
+// end in an error does not wait for the end of its back-off either (KEP-5142).
 package queue
 
 import (
@@ -19,6 +20,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -33,6 +35,11 @@ const (
 	DefaultInitialBackoff = time.Second
 	DefaultMaxBackoff     = 10 * time.Second
 	maxUnschedulable      = 5 * time.Minute
+	// backoffWindow: of pods whose back-offs end in the same second the more important one is first.
+	backoffWindow = time.Second
+	// earlyRate is how many pods a second do not wait for the end of their back-off. Upstream has no limit: many pods that fit
+	// nowhere, and events that might help, keep its scheduler as busy as it can be.
+	earlyRate = 100
 )
 
 // maxEvents limits what is kept for pods in flight: one of them may wait in Permit for a quarter of an
@@ -99,6 +106,12 @@ type event struct {
 	oldObj, newObj any
 }
 
+// madeBy reports whether the event is that a pod gave back the node that it had got in this attempt: it is news to others only.
+func (e event) madeBy(it *item) bool {
+	pod, ok := e.oldObj.(*v1.Pod)
+	return ok && e.Resource == fwk.AssignedPod && e.ActionType == fwk.Delete && pod.UID == it.info.GetPod().UID
+}
+
 // Queue is safe for concurrent use, except that Pop must have only one caller.
 type Queue struct {
 	cfg       Config
@@ -107,7 +120,9 @@ type Queue struct {
 	mu      sync.Mutex
 	items   map[types.UID]*item
 	active  podHeap
-	backoff podHeap
+	backoff podHeap // of pods that fitted nowhere
+	failed  podHeap // in back-off after an error
+	early   *rate.Limiter
 	// unschedulable has the pods that wait for an event; rejected has them by the plugins that rejected
 	// them and by shape, so that an event costs nothing for those to whom it means nothing.
 	unschedulable map[types.UID]*item
@@ -132,10 +147,15 @@ func New(cfg Config) *Queue {
 	q := &Queue{
 		cfg: cfg, items: map[types.UID]*item{}, unschedulable: map[types.UID]*item{},
 		rejected: map[string]map[string]map[types.UID]*item{}, resting: list.New(), flights: list.New(), wake: make(chan struct{}, 1),
+		early: rate.NewLimiter(earlyRate, earlyRate),
 	}
 	q.nominator = framework.NewNominator(q.waits)
 	q.active.less = func(a, b *item) bool { return cfg.Less(a.info, b.info) }
-	q.backoff.less = func(a, b *item) bool { return a.info.BackoffExpiration.Before(b.info.BackoffExpiration) }
+	q.backoff.less = func(a, b *item) bool {
+		x, y := a.info.BackoffExpiration.Truncate(backoffWindow), b.info.BackoffExpiration.Truncate(backoffWindow)
+		return x.Before(y) || x.Equal(y) && cfg.Less(a.info, b.info)
+	}
+	q.failed.less = func(a, b *item) bool { return a.info.BackoffExpiration.Before(b.info.BackoffExpiration) }
 	return q
 }
 
@@ -213,7 +233,7 @@ func (q *Queue) enterLocked(ctx context.Context, it *item, why string) {
 	it.info.GatingPlugin = ""
 	if it.info.BackoffExpiration.After(time.Now()) {
 		it.place = inBackoff
-		heap.Push(&q.backoff, it)
+		heap.Push(q.backoffOf(it), it)
 		incoming.WithLabelValues("backoff", why).Inc()
 	} else {
 		it.place = inActive
@@ -221,6 +241,14 @@ func (q *Queue) enterLocked(ctx context.Context, it *item, why string) {
 		incoming.WithLabelValues("active", why).Inc()
 	}
 	q.signal()
+}
+
+// backoffOf returns where a pod in back-off is.
+func (q *Queue) backoffOf(it *item) *podHeap {
+	if it.info.ConsecutiveErrors > 0 {
+		return &q.failed
+	}
+	return &q.backoff
 }
 
 // restLocked makes a pod that is in no place wait for an event.
@@ -266,7 +294,7 @@ func (q *Queue) takeLocked(it *item) {
 	case inActive:
 		heap.Remove(&q.active, it.index)
 	case inBackoff:
-		heap.Remove(&q.backoff, it.index)
+		heap.Remove(q.backoffOf(it), it.index)
 	case inUnschedulable:
 		delete(q.unschedulable, uid)
 		if it.rest != nil {
@@ -372,21 +400,30 @@ func (q *Queue) tryPop(ctx context.Context) (*framework.QueuedPodInfo, time.Time
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	now := time.Now()
-	for q.backoff.Len() > 0 && !q.backoff.items[0].info.BackoffExpiration.After(now) {
-		it := q.backoff.items[0]
-		q.takeLocked(it)
-		it.place = inActive
-		heap.Push(&q.active, it)
-		incoming.WithLabelValues("active", "BackoffComplete").Inc()
+	for _, h := range []*podHeap{&q.backoff, &q.failed} {
+		for h.Len() > 0 && !h.items[0].info.BackoffExpiration.After(now) {
+			it := h.items[0]
+			q.takeLocked(it)
+			it.place = inActive
+			heap.Push(&q.active, it)
+			incoming.WithLabelValues("active", "BackoffComplete").Inc()
+		}
 	}
 	next := q.retryOldLocked(ctx, now)
-	if q.active.Len() == 0 {
-		if q.backoff.Len() > 0 {
-			next = earliest(next, q.backoff.items[0].info.BackoffExpiration)
+	switch {
+	case q.active.Len() > 0:
+		return q.popLocked(q.active.items[0], now), time.Time{}
+	case q.backoff.Len() > 0:
+		if q.early.AllowN(now, 1) {
+			incoming.WithLabelValues("active", "PopFromBackoffQ").Inc()
+			return q.popLocked(q.backoff.items[0], now), time.Time{}
 		}
-		return nil, next
+		next = earliest(next, earliest(q.backoff.items[0].info.BackoffExpiration, now.Add(time.Second/earlyRate)))
 	}
-	return q.popLocked(q.active.items[0], now), time.Time{}
+	if q.failed.Len() > 0 {
+		next = earliest(next, q.failed.items[0].info.BackoffExpiration)
+	}
+	return nil, next
 }
 
 // popLocked takes a pod from its place into flight.
@@ -499,6 +536,9 @@ func (q *Queue) Requeue(ctx context.Context, info *framework.QueuedPodInfo) bool
 		if hint == RetryNow || failed {
 			break
 		}
+		if e.madeBy(it) {
+			continue
+		}
 		hint = max(hint, q.cfg.Hints(it.info, e.ClusterEvent, e.oldObj, e.newObj))
 	}
 	if it.changed || failed {
@@ -598,7 +638,7 @@ func (q *Queue) Lengths() (active, backoff, unschedulable, gated int) {
 			gated++
 		}
 	}
-	return q.active.Len(), q.backoff.Len(), len(q.unschedulable) - gated, gated
+	return q.active.Len(), q.backoff.Len() + q.failed.Len(), len(q.unschedulable) - gated, gated
 }
 
 // InFlight returns how many events are kept for pods in flight, by their labels, and how many such pods there are.
@@ -630,84 +670,4 @@ func (q *Queue) Rejected() map[Rejecter]int {
 		}
 	}
 	return out
-}
-
-// Where says where a pod waits.
-type Where struct {
-	Place string // active, backoff, unschedulable, gated or scheduling
-	Since time.Time
-	// Retry is when the pod is tried again at the latest; zero if that is now, or cannot be told.
-	Retry time.Time
-	Info  framework.QueuedPodInfo
-}
-
-// Find returns where a pod waits, and false if it does not.
-func (q *Queue) Find(uid types.UID) (Where, bool) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if it, ok := q.items[uid]; ok {
-		return it.where(), true
-	}
-	return Where{}, false
-}
-
-// All returns where all pods wait, in any order.
-func (q *Queue) All() []Where {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	out := make([]Where, 0, len(q.items))
-	for _, it := range q.items {
-		out = append(out, it.where())
-	}
-	return out
-}
-
-func (it *item) where() Where {
-	w := Where{Info: *it.info, Since: it.info.Timestamp}
-	switch it.place {
-	case inActive:
-		w.Place = "active"
-	case inFlight:
-		w.Place = "scheduling"
-	case inBackoff:
-		w.Place, w.Retry = "backoff", it.info.BackoffExpiration
-	case inUnschedulable:
-		w.Since = it.since
-		if w.Place = "gated"; it.rest != nil {
-			w.Place, w.Retry = "unschedulable", it.since.Add(maxUnschedulable)
-		}
-	}
-	return w
-}
-
-// podHeap is a container/heap of items that know their index.
-type podHeap struct {
-	items []*item
-	less  func(a, b *item) bool
-}
-
-func (h *podHeap) Len() int           { return len(h.items) }
-func (h *podHeap) Less(i, j int) bool { return h.less(h.items[i], h.items[j]) }
-func (h *podHeap) Swap(i, j int) {
-	h.items[i], h.items[j] = h.items[j], h.items[i]
-	h.items[i].index, h.items[j].index = i, j
-}
-
-// Push implements heap.Interface.
-func (h *podHeap) Push(x any) {
-	it, ok := x.(*item)
-	if !ok {
-		return
-	}
-	it.index = len(h.items)
-	h.items = append(h.items, it)
-}
-
-// Pop implements heap.Interface.
-func (h *podHeap) Pop() any {
-	last := len(h.items) - 1
-	it := h.items[last]
-	h.items[last] = nil
-	h.items = h.items[:last]
-	return it
 }

@@ -2,6 +2,7 @@ package queue
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"testing"
 	"testing/synctest"
@@ -142,9 +143,103 @@ func TestEventDuringTheAttemptCounts(t *testing.T) {
 		q.Move(t.Context(), fwk.ClusterEvent{Resource: fwk.Node}, nil, nil)
 		start := time.Now()
 		requeue(t, q, info, sets.New("Fit"))
+		wantLengths(t, q, 0, 1, 0, 0)
 		pop(t, q, "a")
+		if got := time.Since(start); got != 0 {
+			t.Errorf("nobody else waits, and it was tried again after %s", got)
+		}
+	})
+}
+
+// A pod that Permit rejected gives back the node that it had. That is no reason to try it again, and again.
+func TestAPodDoesNotHelpItself(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue(nil)
+		q.cfg.Hints = func(*framework.QueuedPodInfo, fwk.ClusterEvent, any, any) Hint { return Retry }
+		q.cfg.Listeners = func(fwk.ClusterEvent) sets.Set[string] { return sets.New("Fit") }
+		add(t, q, pod("a", 2))
+		add(t, q, pod("b", 1))
+		a, b := pop(t, q, "a"), pop(t, q, "b")
+		q.Move(t.Context(), fwk.ClusterEvent{Resource: fwk.AssignedPod, ActionType: fwk.Delete}, pod("a", 2), nil)
+		requeue(t, q, a, sets.New("Fit"))
+		wantLengths(t, q, 0, 0, 1, 0)
+		requeue(t, q, b, sets.New("Fit"))
+		wantLengths(t, q, 0, 1, 1, 0)
+	})
+}
+
+// helped makes pods unschedulable, and has an event come that helps them. Their back-offs end after a second.
+func helped(t *testing.T, q *Queue, pods ...*v1.Pod) {
+	t.Helper()
+	for _, p := range pods {
+		add(t, q, p)
+		requeue(t, q, pop(t, q, p.Name), sets.New("Fit"))
+	}
+	q.Move(t.Context(), fwk.ClusterEvent{Resource: fwk.Node}, nil, nil)
+}
+
+// The back-off keeps pods that fit nowhere from holding up others. While there are none, nobody has to wait for its end; but one
+// whose attempt ended in an error has, since what failed may have to recover.
+func TestWhileNobodyElseWaitsNoBackoffHasToEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue(nil)
+		start := time.Now()
+		helped(t, q, pod("a", 0), pod("important", 10))
+		add(t, q, pod("b", 0))
+		for _, want := range []string{"b", "important", "a"} {
+			pop(t, q, want)
+		}
+		if got := time.Since(start); got != 0 {
+			t.Errorf("they were tried again after %s", got)
+		}
+		add(t, q, pod("fails", 10))
+		requeue(t, q, pop(t, q, "fails"), nil)
+		helped(t, q, pod("c", 0))
+		pop(t, q, "c")
+		pop(t, q, "fails")
 		if got := time.Since(start); got != DefaultInitialBackoff {
+			t.Errorf("the pod whose attempt failed was tried again after %s", got)
+		}
+	})
+}
+
+// A pod that became unschedulable while Pop waited is popped as soon as an event helps it.
+func TestPopWakesForAPodInBackoff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue(nil)
+		add(t, q, pod("a", 0))
+		requeue(t, q, pop(t, q, "a"), sets.New("Fit"))
+		start := time.Now()
+		time.AfterFunc(300*time.Millisecond, func() { q.Move(t.Context(), fwk.ClusterEvent{Resource: fwk.Node}, nil, nil) })
+		pop(t, q, "a")
+		if got := time.Since(start); got != 300*time.Millisecond {
 			t.Errorf("tried again after %s", got)
+		}
+	})
+}
+
+// However often events come that do not help after all, the scheduler has time left.
+func TestOnlySoManyDoNotWaitForTheirBackoff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue(nil)
+		const many = 50
+		for i := range many {
+			helped(t, q, pod(fmt.Sprint(i), 0))
+		}
+		start, attempts := time.Now(), 0
+		ctx, stop := context.WithDeadline(t.Context(), start.Add(10*time.Second))
+		defer stop()
+		for {
+			info, err := q.Pop(ctx)
+			if err != nil {
+				break
+			}
+			attempts++
+			requeue(t, q, info, sets.New("Fit"))
+			q.Move(t.Context(), fwk.ClusterEvent{Resource: fwk.Node}, nil, nil)
+		}
+		if most := 11*earlyRate + many; attempts > most || attempts < 10*earlyRate {
+			t.Errorf("%d attempts in ten seconds, want about %d", attempts, 10*earlyRate)
 		}
 	})
 }
@@ -204,14 +299,14 @@ func TestAPoppedPodDoesNotChange(t *testing.T) {
 
 func TestMain(m *testing.M) { os.Exit(leaks.Watch(m).Run()) }
 
-// failAndPop fails the pod and returns how long it takes until the pod is retried.
+// failAndPop fails the pod and returns how long its back-off was.
 func failAndPop(t *testing.T, q *Queue, info *framework.QueuedPodInfo, by sets.Set[string]) (*framework.QueuedPodInfo, time.Duration) {
 	t.Helper()
-	start := time.Now()
 	requeue(t, q, info, by)
 	q.Move(t.Context(), fwk.ClusterEvent{Resource: fwk.Node}, nil, nil)
-	info = pop(t, q, info.GetPod().Name)
-	return info, time.Since(start)
+	waits, _ := q.Find(info.GetPod().UID)
+	backoff := time.Until(waits.Retry)
+	return pop(t, q, info.GetPod().Name), backoff
 }
 
 // TestAnErrorDoesNotWaitForWhatDidNotFit: attempts that found no node and errors used to be added
@@ -230,7 +325,7 @@ func TestAnErrorDoesNotWaitForWhatDidNotFit(t *testing.T) {
 		} {
 			var after time.Duration
 			if info, after = failAndPop(t, q, info, step.by); after != step.want*time.Second {
-				t.Errorf("step %d: tried again after %s, want %d s", i, after, step.want)
+				t.Errorf("step %d: a back-off of %s, want %d s", i, after, step.want)
 			}
 		}
 		if info.Attempts != 10 {
@@ -249,7 +344,7 @@ func TestBackoffIsConfigured(t *testing.T) {
 		for _, want := range []time.Duration{3, 6, 7, 7} {
 			var after time.Duration
 			if info, after = failAndPop(t, q, info, nil); after != want*time.Second {
-				t.Errorf("tried again after %s, want %d s", after, want)
+				t.Errorf("a back-off of %s, want %d s", after, want)
 			}
 		}
 	})
