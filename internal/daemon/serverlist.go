@@ -200,13 +200,18 @@ func (l *serverList) server() string {
 	return l.current
 }
 
-// lost notes that the connection with a server was lost, and reports whether there is another one to try: a server that is
-// killed may take a connection in its last moment, too.
-func (l *serverList) lost(server string) bool {
+// lost notes that the connection with a server was lost, and returns how many others there are to try: a server that is killed
+// may take a connection in its last moment, too.
+func (l *serverList) lost(server string) (others int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.bad[server] = time.Now()
-	return slices.ContainsFunc(l.known, func(s string) bool { return time.Since(l.bad[s]) > shunned })
+	for _, s := range l.known {
+		if time.Since(l.bad[s]) > shunned {
+			others++
+		}
+	}
+	return others
 }
 
 // verify replaces the check of the server's name: a server of the list has its own address in its certificate, or the name
@@ -262,7 +267,7 @@ type watched struct {
 
 // RoundTrip implements http.RoundTripper. client-go would repeat a request whose connection was lost after a second.
 func (w watched) RoundTrip(r *http.Request) (*http.Response, error) {
-	for {
+	for tries := 1; ; tries++ {
 		server := w.list.server()
 		resp, err := w.RoundTripper.RoundTrip(r)
 		if err == nil && resp.StatusCode == http.StatusServiceUnavailable {
@@ -271,7 +276,7 @@ func (w watched) RoundTrip(r *http.Request) (*http.Response, error) {
 		if err == nil || !connectionLost(err) {
 			return resp, err
 		}
-		if another := w.list.lost(server); !another || !onlyReads(r) {
+		if others := w.list.lost(server); tries > others || !onlyReads(r) {
 			return resp, err
 		}
 	}

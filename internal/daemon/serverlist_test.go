@@ -220,6 +220,10 @@ func TestARequestIsRepeatedAtAnotherServer(t *testing.T) {
 	if err := ask(http.MethodGet, dying.Addr().String()); err == nil {
 		t.Error("the only server answers")
 	}
+	live.Close()
+	if err := ask(http.MethodGet, dying.Addr().String(), live.host()); err == nil {
+		t.Error("somebody answers, and one server is dying and the other one gone")
+	}
 }
 
 func TestStrangersAreNotOnTheList(t *testing.T) {

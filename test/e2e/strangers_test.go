@@ -365,6 +365,6 @@ imageGCHighThresholdPercent: 100
 		}
 		return err
 	})
-	s.cluster.delete(p.Name)
+	s.delete(p.Name)
 	s.await(p.Name, "gone", gone)
 }
