@@ -94,7 +94,12 @@ func (b *bench) join(ctx context.Context, m *cluster.Machine, token string, firs
 	if err != nil {
 		return 0, 0, 0, err
 	}
-	go func() { nodeReady <- when(ctx, w, nodeIsReady) }()
+	go func() {
+		nodeReady <- when(ctx, w, func(e watch.Event) bool {
+			n, ok := e.Object.(*v1.Node)
+			return ok && nodeIsReady(n)
+		})
+	}()
 	start := time.Now()
 	out := make(chan error, 1)
 	go func() {
@@ -123,10 +128,8 @@ func named(name string) metav1.ListOptions {
 	return metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()}
 }
 
-var errEnded = errors.New("the watch ended")
-
 // when returns when a watch first tells of what is wanted, and ends the watch.
-func when[T any](ctx context.Context, w watch.Interface, wanted func(T) bool) inside.Probed {
+func when(ctx context.Context, w watch.Interface, wanted func(watch.Event) bool) inside.Probed {
 	defer w.Stop()
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -134,9 +137,9 @@ func when[T any](ctx context.Context, w watch.Interface, wanted func(T) bool) in
 		select {
 		case e, ok := <-w.ResultChan():
 			if !ok {
-				return inside.Probed{Err: errEnded}
+				return inside.Probed{Err: errors.New("the watch ended")}
 			}
-			if o, ok := e.Object.(T); ok && wanted(o) {
+			if wanted(e) {
 				return inside.Probed{At: time.Now()}
 			}
 		case <-ctx.Done():
@@ -177,7 +180,11 @@ func (b *bench) awaitReady(ctx context.Context, c kubernetes.Interface, name str
 	if err != nil {
 		return nil, at, err
 	}
-	seen := when(ctx, w, func(o *v1.Pod) bool { p = o; return podIsReady(o) })
+	seen := when(ctx, w, func(e watch.Event) bool {
+		o, ok := e.Object.(*v1.Pod)
+		p = o
+		return ok && podIsReady(o)
+	})
 	if seen.Err != nil {
 		seen.Err = fmt.Errorf("pod %s is not Ready: %w", name, seen.Err)
 	}
@@ -191,23 +198,13 @@ func (b *bench) deleted(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	defer w.Stop()
 	if err := pods.Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
+		w.Stop()
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	for {
-		select {
-		case e, ok := <-w.ResultChan():
-			if !ok {
-				return errEnded
-			}
-			if e.Type == watch.Deleted {
-				return nil
-			}
-		case <-ctx.Done():
-			return fmt.Errorf("pod %s is not gone: %w", name, ctx.Err())
-		}
+	gone := when(ctx, w, func(e watch.Event) bool { return e.Type == watch.Deleted })
+	if gone.Err != nil {
+		gone.Err = fmt.Errorf("pod %s is not gone: %w", name, gone.Err)
 	}
+	return gone.Err
 }

@@ -42,7 +42,7 @@ func main() {
 	flag.StringVar(&o.modes, "modes", "routes,vxlan", "the networks between nodes, of those that --network-mode takes")
 	flag.StringVar(&o.phases, "phases", "join,way,servers", "what is measured")
 	flag.IntVar(&o.rounds, "rounds", 5, "rounds of each measurement")
-	flag.IntVar(&o.pods, "pods", 20, "pods that are reached from another node, in each mode")
+	flag.IntVar(&o.pods, "pods", 10, "pods that are reached from another node, in each mode")
 	flag.IntVar(&o.seconds, "seconds", 3, "how long each measurement of throughput takes")
 	flag.StringVar(&o.flannel, "flannel", "", "flannel's daemon, to compare with")
 	flag.StringVar(&o.flannelCNI, "flannel-cni", "", "its CNI plugin")

@@ -103,6 +103,10 @@ func (b *bench) soon(ctx context.Context, mode string) ([]report.Row, error) {
 		if err != nil {
 			return nil, err
 		}
+		// It is Ready when what else its start brings about is over: events, and work on its node.
+		p.Spec.Containers[0].ReadinessProbe = &v1.Probe{
+			InitialDelaySeconds: 1, PeriodSeconds: 1, ProbeHandler: v1.ProbeHandler{TCPSocket: &v1.TCPSocketAction{Port: intstr.Parse(port)}},
+		}
 		byService := b.reach(ctx, ns, svc.Spec.ClusterIP)
 		p, at, err := b.runs(ctx, p)
 		if err != nil {
