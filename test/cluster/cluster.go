@@ -6,6 +6,7 @@ package cluster
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -223,6 +224,34 @@ func (m *Machine) Dial(ctx context.Context, network, address string) (conn net.C
 	return conn, err
 }
 
+// Do runs a command of Wherry for the machine's instance, and returns what it prints.
+func (m *Machine) Do(ctx context.Context, args ...string) (stdout string, err error) {
+	var stderr bytes.Buffer
+	cmd := m.Wherry(ctx, args...)
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		err = fmt.Errorf("%s: wherry %s: %w: %s", m.Name, args[0], err, bytes.TrimSpace(stderr.Bytes()))
+	}
+	return string(out), err
+}
+
+// Member is an etcd of the cluster, as `wherry etcd member list` tells.
+type Member struct {
+	ID, Name, Address              string
+	Learner, Leader, Self, Answers bool
+}
+
+// Members returns the cluster's etcds, as the server on the machine sees them.
+func (m *Machine) Members(ctx context.Context) (list []Member, err error) {
+	out, err := m.Do(ctx, "etcd", "member", "list", "-o", "json")
+	if err != nil {
+		return nil, err
+	}
+	err = json.Unmarshal([]byte(out), &list)
+	return list, err
+}
+
 // PID returns the process of the machine's instance.
 func (m *Machine) PID() (int, error) {
 	doc, err := os.ReadFile(filepath.Join(m.Data, "lock"))
@@ -247,11 +276,8 @@ func (m *Machine) Client() (kubernetes.Interface, error) {
 func (n *Network) Start(ctx context.Context, servers int, up []string, say io.Writer) error {
 	first := n.Machines[0]
 	token := func(args ...string) (string, error) {
-		out, err := first.Wherry(ctx, append([]string{"token", "create"}, args...)...).Output()
-		if err != nil {
-			return "", fmt.Errorf("token for others: %w", err)
-		}
-		return strings.TrimSpace(string(out)), nil
+		out, err := first.Do(ctx, append([]string{"token", "create"}, args...)...)
+		return strings.TrimSpace(out), err
 	}
 	for i, m := range n.Machines {
 		args := append([]string{"up", "--detach", "--node-name", m.Name}, up...)

@@ -100,14 +100,7 @@ func (s *several) on(m *nodes.Machine, args ...string) (string, error) {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
 	defer cancel()
-	var stderr strings.Builder
-	cmd := m.Wherry(ctx, args...)
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
-	if err != nil {
-		err = fmt.Errorf("%w: %s", err, strings.TrimSpace(stderr.String()))
-	}
-	return string(out), err
+	return m.Do(ctx, args...)
 }
 
 // serve starts the server on the first machine, and makes a token.

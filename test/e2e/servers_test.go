@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -24,12 +23,6 @@ import (
 
 	nodes "wherry.dev/test/cluster"
 )
-
-// member is what `wherry etcd member list -o json` says of one.
-type member struct {
-	ID, Name, Address              string
-	Learner, Leader, Self, Answers bool
-}
 
 // newServers makes machines of which the first n are servers with nodes, one after another.
 func newServers(t *testing.T, machines, n int) *several {
@@ -98,14 +91,11 @@ func (s *several) clientAt(m *nodes.Machine) kubernetes.Interface {
 	return client
 }
 
-func (s *several) members(m *nodes.Machine) ([]member, error) {
+func (s *several) members(m *nodes.Machine) ([]nodes.Member, error) {
 	s.t.Helper()
-	out, err := s.on(m, "etcd", "member", "list", "-o", "json")
-	if err != nil {
-		return nil, err
-	}
-	var list []member
-	return list, json.Unmarshal([]byte(out), &list)
+	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
+	defer cancel()
+	return m.Members(ctx)
 }
 
 // leader returns the machine whose etcd leads, as another one sees it.

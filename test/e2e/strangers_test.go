@@ -232,20 +232,12 @@ func TestANodeOfUpstreamsCluster(t *testing.T) {
 		s.approveServing(m)
 	}
 	for _, m := range joined {
-		p := teller(m)
-		p.Spec.NodeName, p.Spec.NodeSelector = "", map[string]string{v1.LabelHostname: m.Name} // their scheduler places it
-		s.create(p)
+		s.create(placed(m))
 	}
 	svc := s.telling("tellers", func(*v1.ServiceSpec) {})
 	for _, m := range joined {
 		p := s.await("on-"+m.Name, "ready", ready)
-		n, err := s.client.CoreV1().Nodes().Get(ctx, m.Name, metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if r, err := netip.ParsePrefix(n.Spec.PodCIDR); err != nil || !r.Contains(netip.MustParseAddr(p.Status.PodIP)) {
-			t.Errorf("%s has the address %s, and the range of its node is %q (%v)", p.Name, p.Status.PodIP, n.Spec.PodCIDR, err)
-		}
+		s.inItsRange(p, m)
 		s.eventually("the service's pods answer on "+m.Name, func() error {
 			out, err := kubectl("", "exec", p.Name, "--", "sh", "-c",
 				fmt.Sprintf(`for i in 1 2 3 4 5 6 7 8 9 10; do printf 'GET /cgi-bin/who HTTP/1.0\r\n\r\n' | nc -w 5 %s 80 | tail -n 1; done`, svc.Spec.ClusterIP))
@@ -264,6 +256,25 @@ func TestANodeOfUpstreamsCluster(t *testing.T) {
 		if n, err := s.client.CoreV1().Nodes().Get(ctx, m.Name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 			t.Errorf("%s has left, and is there: %v, %v", m.Name, n, err)
 		}
+	}
+}
+
+// placed is a teller that a scheduler has to take to its machine.
+func placed(m *nodes.Machine) *v1.Pod {
+	p := teller(m)
+	p.Spec.NodeName, p.Spec.NodeSelector = "", map[string]string{v1.LabelHostname: m.Name}
+	return p
+}
+
+// inItsRange checks that a pod has an address of its node's range.
+func (s *several) inItsRange(p *v1.Pod, m *nodes.Machine) {
+	s.t.Helper()
+	n, err := s.client.CoreV1().Nodes().Get(s.t.Context(), m.Name, metav1.GetOptions{})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if r, err := netip.ParsePrefix(n.Spec.PodCIDR); err != nil || !r.Contains(netip.MustParseAddr(p.Status.PodIP)) {
+		s.t.Errorf("%s has the address %s, and the range of its node is %q (%v)", p.Name, p.Status.PodIP, n.Spec.PodCIDR, err)
 	}
 }
 
@@ -347,17 +358,9 @@ imageGCHighThresholdPercent: 100
 	kubeletsFolder(t)
 	s.program(m, kubelet, "--bootstrap-kubeconfig", file("bootstrap.conf"), "--kubeconfig", file("kubelet.conf"), "--cert-dir", file("pki"),
 		"--root-dir", file("root"), "--config", file("config.yaml"), "--hostname-override", m.Name, "--node-ip", m.Address)
-	p := teller(m)
-	p.Spec.NodeName, p.Spec.NodeSelector = "", map[string]string{v1.LabelHostname: m.Name}
-	s.create(p)
+	p := s.create(placed(m))
 	p = s.await(p.Name, "ready", ready)
-	n, err := s.client.CoreV1().Nodes().Get(ctx, m.Name, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if r, err := netip.ParsePrefix(n.Spec.PodCIDR); err != nil || !r.Contains(netip.MustParseAddr(p.Status.PodIP)) {
-		t.Errorf("%s has the address %s, and the range of its node is %q (%v)", p.Name, p.Status.PodIP, n.Spec.PodCIDR, err)
-	}
+	s.inItsRange(p, m)
 	s.eventually("exec through our server", func() error {
 		out, err := s.kubectl("exec", p.Name, "--", "echo", "hello")
 		if err == nil && strings.TrimSpace(out) != "hello" {

@@ -35,7 +35,8 @@ const (
 	DefaultInitialBackoff = time.Second
 	DefaultMaxBackoff     = 10 * time.Second
 	maxUnschedulable      = 5 * time.Minute
-	// backoffWindow: of pods whose back-offs end in the same second the more important one is first.
+	// backoffWindow: of pods whose back-offs end in the same second the more important one is first, for which another one
+	// may wait until that second is over.
 	backoffWindow = time.Second
 	// earlyRate is how many pods a second do not wait for the end of their back-off. Upstream has no limit: many pods that fit
 	// nowhere, and events that might help, keep its scheduler as busy as it can be.
@@ -418,7 +419,7 @@ func (q *Queue) tryPop(ctx context.Context) (*framework.QueuedPodInfo, time.Time
 			incoming.WithLabelValues("active", "PopFromBackoffQ").Inc()
 			return q.popLocked(q.backoff.items[0], now), time.Time{}
 		}
-		next = earliest(next, earliest(q.backoff.items[0].info.BackoffExpiration, now.Add(time.Second/earlyRate)))
+		next = earliest(next, now.Add(time.Second/earlyRate))
 	}
 	if q.failed.Len() > 0 {
 		next = earliest(next, q.failed.items[0].info.BackoffExpiration)

@@ -2,22 +2,28 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 
+	apinodes "wherry.dev/internal/api/nodes"
 	"wherry.dev/internal/netns"
 	"wherry.dev/test/bench/report"
 	"wherry.dev/test/cluster"
 )
+
+// servers is how many of them a cluster has that loses one.
+const servers = 3
 
 // failover kills the server that a node is connected to, again and again, and has a pod made for that node by another one in
 // the same moment. What more it takes than one before is how long the death was felt. If that server's etcd led, the write
@@ -25,8 +31,8 @@ import (
 func failover(ctx context.Context, o options) ([]report.Row, error) {
 	var calm []float64
 	var felt, wrote struct{ follower, leader []float64 }
-	err := o.with(ctx, 4, 4, 3, nil, func(b *bench) error {
-		node := b.net.Machines[3]
+	err := o.with(ctx, servers+1, servers+1, servers, nil, func(b *bench) error {
+		node := b.net.Machines[servers]
 		for i := range 2 * o.rounds {
 			victim, err := b.serverOf(node)
 			if err != nil {
@@ -65,7 +71,7 @@ func failover(ctx context.Context, o options) ([]report.Row, error) {
 			} else {
 				felt.follower, wrote.follower = append(felt.follower, ready), append(wrote.follower, write)
 			}
-			if _, err := command(ctx, victim, "up", "--detach", "--node-name", victim.Name); err != nil {
+			if _, err := victim.Do(ctx, "up", "--detach", "--node-name", victim.Name); err != nil {
 				return err
 			}
 			if err := b.whole(ctx, c); err != nil {
@@ -85,36 +91,19 @@ func failover(ctx context.Context, o options) ([]report.Row, error) {
 
 // leads reports whether the etcd of a server is the leader.
 func leads(ctx context.Context, m *cluster.Machine) (bool, error) {
-	out, err := command(ctx, m, "etcd", "member", "list", "-o", "json")
-	if err != nil {
-		return false, err
-	}
-	var members []struct {
-		Name   string `json:"name"`
-		Leader bool   `json:"leader"`
-	}
-	if err := json.Unmarshal([]byte(out), &members); err != nil {
-		return false, err
-	}
-	for _, member := range members {
-		if member.Leader {
-			return member.Name == m.Name, nil
-		}
-	}
-	return false, errors.New("no etcd leads")
+	members, err := m.Members(ctx)
+	return slices.ContainsFunc(members, func(is cluster.Member) bool { return is.Leader && is.Name == m.Name }), err
 }
 
-// start makes a pod for a node by a server, without a scheduler, and returns how long the write took, and all until it was Ready, in ms. A write that fails is
-// tried again, as clients do.
+// start makes a pod for a node by a server, without a scheduler, and returns how long the write took, and all until it was
+// Ready, in ms. A write that fails is tried again, as clients do.
 func (b *bench) start(ctx context.Context, c kubernetes.Interface, p *v1.Pod) (wrote, ready float64, err error) {
 	p.Spec.NodeName, p.Spec.NodeSelector = p.Spec.NodeSelector[v1.LabelHostname], nil
 	begun := time.Now()
-	for {
+	err = wait.PollUntilContextTimeout(ctx, every, patience, true, func(ctx context.Context) (bool, error) {
 		_, err = c.CoreV1().Pods(namespace).Create(ctx, p, metav1.CreateOptions{})
-		if err == nil || time.Since(begun) > patience {
-			break
-		}
-	}
+		return err == nil || apierrors.IsAlreadyExists(err), nil // a write whose answer was lost may have been done
+	})
 	if err != nil {
 		return 0, 0, err
 	}
@@ -135,7 +124,7 @@ func (b *bench) serverOf(node *cluster.Machine) (*cluster.Machine, error) {
 	}
 	var most *cluster.Machine
 	number := 0
-	for _, m := range b.net.Machines[:3] {
+	for _, m := range b.net.Machines[:servers] {
 		var ip [4]byte
 		if _, err := fmt.Sscanf(m.Address, "%d.%d.%d.%d", &ip[0], &ip[1], &ip[2], &ip[3]); err != nil {
 			return nil, err
@@ -151,34 +140,50 @@ func (b *bench) serverOf(node *cluster.Machine) (*cluster.Machine, error) {
 	return most, nil
 }
 
-// whole waits until all nodes are Ready and no pod of the benchmark is left.
+// whole waits until all nodes are Ready, all etcds answer, and no pod of the benchmark is left.
 func (b *bench) whole(ctx context.Context, c kubernetes.Interface) error {
 	if err := c.CoreV1().Pods(namespace).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
 		return err
 	}
-	var left error
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
-		nodes, err := c.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
-		if err != nil {
-			return err
-		}
-		pods, err := c.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
-		if err != nil {
-			return err
-		}
-		left = nil
-		for i := range nodes.Items {
-			if !nodeIsReady(&nodes.Items[i]) {
-				left = fmt.Errorf("node %s is not Ready", nodes.Items[i].Name)
-			}
-		}
-		if n := len(pods.Items); n > 0 {
-			left = fmt.Errorf("%d pods are left", n)
-		}
-		if left == nil {
-			time.Sleep(5 * time.Second) // until the server's own start, and etcd's, is behind it
-			return nil
+	left := errors.New("nothing was looked at")
+	err := wait.PollUntilContextTimeout(ctx, 500*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
+		left = b.missing(ctx, c)
+		return left == nil, nil
+	})
+	if err != nil {
+		return errors.Join(err, left)
+	}
+	return nil
+}
+
+// missing returns what keeps the cluster from being whole.
+func (b *bench) missing(ctx context.Context, c kubernetes.Interface) error {
+	nodes, err := c.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	for i := range nodes.Items {
+		if !apinodes.IsReady(&nodes.Items[i]) {
+			return fmt.Errorf("node %s is not Ready", nodes.Items[i].Name)
 		}
 	}
-	return left
+	pods, err := c.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	if n := len(pods.Items); n > 0 {
+		return fmt.Errorf("%d pods are left", n)
+	}
+	for _, m := range b.net.Machines[:servers] { // each of them sees the others again
+		members, err := m.Members(ctx)
+		if err != nil {
+			return err
+		}
+		for _, is := range members {
+			if !is.Answers {
+				return fmt.Errorf("%s does not hear the etcd of %s", m.Name, is.Name)
+			}
+		}
+	}
+	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -13,6 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 
+	apinodes "wherry.dev/internal/api/nodes"
+	apipods "wherry.dev/internal/api/pods"
 	"wherry.dev/test/bench/inside"
 	"wherry.dev/test/bench/report"
 	"wherry.dev/test/cluster"
@@ -45,7 +48,7 @@ func joins(ctx context.Context, o options) ([]report.Row, error) {
 	var ready, running, reached []float64
 	err := o.with(ctx, 2, 1, 1, nil, func(b *bench) error {
 		m := b.net.Machines[1]
-		token, err := command(ctx, b.net.Machines[0], "token", "create", "--ttl", "1h")
+		token, err := b.net.Machines[0].Do(ctx, "token", "create", "--ttl", "1h")
 		if err != nil {
 			return err
 		}
@@ -67,7 +70,7 @@ func joins(ctx context.Context, o options) ([]report.Row, error) {
 			if err := b.deleted(ctx, first.Name); err != nil {
 				return err
 			}
-			if _, err := command(ctx, m, "down", "--leave", "--purge"); err != nil {
+			if _, err := m.Do(ctx, "down", "--leave", "--purge"); err != nil {
 				return err
 			}
 			if err := addImage(m); err != nil {
@@ -97,13 +100,13 @@ func (b *bench) join(ctx context.Context, m *cluster.Machine, token string, firs
 	go func() {
 		nodeReady <- when(ctx, w, func(e watch.Event) bool {
 			n, ok := e.Object.(*v1.Node)
-			return ok && nodeIsReady(n)
+			return ok && apinodes.IsReady(n)
 		})
 	}()
 	start := time.Now()
 	out := make(chan error, 1)
 	go func() {
-		_, err := command(ctx, m, "join", b.net.Machines[0].Server(), "--token", token, "--detach", "--node-name", m.Name)
+		_, err := m.Do(ctx, "join", b.net.Machines[0].Server(), "--token", strings.TrimSpace(token), "--detach", "--node-name", m.Name)
 		out <- err
 	}()
 	p, at, err := b.awaitReady(ctx, b.client, first.Name)
@@ -148,24 +151,6 @@ func when(ctx context.Context, w watch.Interface, wanted func(watch.Event) bool)
 	}
 }
 
-func nodeIsReady(n *v1.Node) bool {
-	for _, c := range n.Status.Conditions {
-		if c.Type == v1.NodeReady {
-			return c.Status == v1.ConditionTrue
-		}
-	}
-	return false
-}
-
-func podIsReady(p *v1.Pod) bool {
-	for _, c := range p.Status.Conditions {
-		if c.Type == v1.PodReady {
-			return c.Status == v1.ConditionTrue
-		}
-	}
-	return false
-}
-
 // runs creates a pod, and returns it and the time when it was Ready.
 func (b *bench) runs(ctx context.Context, p *v1.Pod) (*v1.Pod, time.Time, error) {
 	if _, err := b.client.CoreV1().Pods(namespace).Create(ctx, p, metav1.CreateOptions{}); err != nil {
@@ -182,8 +167,12 @@ func (b *bench) awaitReady(ctx context.Context, c kubernetes.Interface, name str
 	}
 	seen := when(ctx, w, func(e watch.Event) bool {
 		o, ok := e.Object.(*v1.Pod)
+		if !ok {
+			return false
+		}
 		p = o
-		return ok && podIsReady(o)
+		_, ready := apipods.ReadySince(o)
+		return ready
 	})
 	if seen.Err != nil {
 		seen.Err = fmt.Errorf("pod %s is not Ready: %w", name, seen.Err)

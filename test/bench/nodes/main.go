@@ -12,7 +12,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"strings"
@@ -124,15 +123,6 @@ func (o options) with(ctx context.Context, machines, started, servers int, flags
 func addImage(m *cluster.Machine) error {
 	dir := filepath.Join(m.Data, "images")
 	return errors.Join(os.MkdirAll(dir, 0o700), images.SaveBusybox(filepath.Join(dir, "busybox.tar")))
-}
-
-// command runs a command of Wherry on a machine, and returns what it prints.
-func command(ctx context.Context, m *cluster.Machine, args ...string) (string, error) {
-	out, err := m.Wherry(ctx, args...).Output()
-	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
-		err = fmt.Errorf("%s: wherry %s: %w: %s", m.Name, args[0], err, strings.TrimSpace(string(exit.Stderr)))
-	}
-	return strings.TrimSpace(string(out)), err
 }
 
 func ms(from, to time.Time) float64 { return float64(to.Sub(from).Microseconds()) / 1000 }

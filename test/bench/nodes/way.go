@@ -64,11 +64,11 @@ func ways(ctx context.Context, o options) (rows []report.Row, err error) {
 // flannelRuns has the second node join, and flannel run on both.
 func (b *bench) flannelRuns(ctx context.Context, plugins string) error {
 	first, second := b.net.Machines[0], b.net.Machines[1]
-	token, err := command(ctx, first, "token", "create", "--ttl", "1h")
+	token, err := first.Do(ctx, "token", "create", "--ttl", "1h")
 	if err != nil {
 		return err
 	}
-	if _, err := command(ctx, second, "join", first.Server(), "--token", token, "--detach", "--node-name", second.Name, "--cni-bin-dir", plugins); err != nil {
+	if _, err := second.Do(ctx, "join", first.Server(), "--token", strings.TrimSpace(token), "--detach", "--node-name", second.Name, "--cni-bin-dir", plugins); err != nil {
 		return err
 	}
 	archive := filepath.Join(plugins, "flannel.tar")
@@ -76,7 +76,7 @@ func (b *bench) flannelRuns(ctx context.Context, plugins string) error {
 		return err
 	}
 	for _, m := range b.net.Machines {
-		if _, err := command(ctx, m, "image", "import", archive); err != nil {
+		if _, err := m.Do(ctx, "image", "import", archive); err != nil {
 			return err
 		}
 	}
