@@ -151,10 +151,12 @@ func (s *Scheduler) fail(ctx context.Context, a *attempt, err error) {
 	s.statuses.put(ctx, pod.UID, &statusUpdate{profile: a.profile, pod: pod, reason: reason, message: err.Error(), nominated: nominated})
 }
 
-// report tells a pod's user why it has no node.
+// report tells a pod's user why it has no node. One that has got a node before it is its turn has that in its events only.
 func (s *Scheduler) report(ctx context.Context, u *statusUpdate) {
-	if err := s.setCondition(ctx, u.pod, u.reason, u.message, u.nominated); err != nil && !apierrors.IsNotFound(err) && ctx.Err() == nil {
-		klog.FromContext(ctx).Error(err, "Cannot write the pod's PodScheduled condition; the next attempt writes it again")
+	if !s.cache.Has(u.pod.UID) {
+		if err := s.setCondition(ctx, u.pod, u.reason, u.message, u.nominated); err != nil && !apierrors.IsNotFound(err) && ctx.Err() == nil {
+			klog.FromContext(ctx).Error(err, "Cannot write the pod's PodScheduled condition; the next attempt writes it again")
+		}
 	}
 	s.recorder(ctx, u.profile).Eventf(u.pod, nil, v1.EventTypeWarning, "FailedScheduling", "Scheduling", "%s", u.message)
 }

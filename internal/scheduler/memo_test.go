@@ -49,7 +49,7 @@ func TestPodsOfOneShapeAreJudgedOnceOnEachNode(t *testing.T) {
 	cfg.Registry = framework.Registry{"Picky": func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) { return p, nil }}
 	cfg.Profiles[0].Plugins = &configv1.Plugins{MultiPoint: configv1.PluginSet{Enabled: []configv1.Plugin{{Name: "Picky"}}}}
 	bound := make(chan *v1.Binding, 1)
-	s, err := New(t.Context(), atOnce{fake.NewClientset(), func(x *v1.Binding) { bound <- x }}, cfg)
+	s, err := New(t.Context(), atOnce{Interface: fake.NewClientset(), bound: bound}, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -28,7 +28,6 @@ type attempt struct {
 	info    *framework.QueuedPodInfo
 	state   *framework.CycleState
 	start   time.Time
-	memo    *framework.Memo    // what is remembered of pods of this shape, or nil
 	group   *groupCycle        // nil for a pod that is on its own
 	node    string             // once it is decided
 	assumed *framework.PodInfo // the pod as it is there
@@ -137,7 +136,7 @@ func (s *Scheduler) findNodes(ctx context.Context, a *attempt) ([]fwk.NodeInfo, 
 	}
 	nodes := all
 	if narrowed.Names == nil {
-		a.memo = a.profile.Recall(ctx, a.state, a.pod(), len(all), s.snapshot.Order(), a.start)
+		a.profile.Recall(ctx, a.state, a.pod(), len(all), s.snapshot.Order(), a.start)
 	} else {
 		fit.exclude(narrowed.By)
 		nodes = make([]fwk.NodeInfo, 0, narrowed.Names.Len())
@@ -196,11 +195,12 @@ func (s *Scheduler) filter(ctx context.Context, a *attempt, nodes []fwk.NodeInfo
 	}
 	feasible := s.feasible[:wanted]
 	var found atomic.Int32
+	memo := a.state.Memo()
 	one := func(i int) {
 		if i += first; i >= len(nodes) {
 			i -= len(nodes)
 		}
-		st := a.memo.Filter(search, a.profile, a.state, a.pod(), nodes[i])
+		st := memo.Filter(search, a.profile, a.state, a.pod(), nodes[i])
 		switch {
 		case st.IsSuccess():
 			if n := int(found.Add(1)); n <= wanted {
@@ -216,7 +216,7 @@ func (s *Scheduler) filter(ctx context.Context, a *attempt, nodes []fwk.NodeInfo
 			}
 		}
 	}
-	if a.memo.Cheap(a.state) {
+	if memo.Cheap(a.state) {
 		for i := 0; i < len(nodes) && search.Err() == nil; i++ {
 			one(i)
 		}
@@ -335,7 +335,7 @@ func (s *Scheduler) selectNode(ctx context.Context, a *attempt, feasible []fwk.N
 	}
 	var scores []int64
 	st = a.timed("Score", func() (st *fwk.Status) {
-		scores, st = a.profile.Totals(ctx, a.state, a.pod(), feasible, a.memo)
+		scores, st = a.profile.Totals(ctx, a.state, a.pod(), feasible, a.state.Memo())
 		return st
 	})
 	if !st.IsSuccess() {

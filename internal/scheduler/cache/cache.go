@@ -138,6 +138,13 @@ func (c *Cache) Assume(info *framework.PodInfo, node string) error {
 	return nil
 }
 
+// Has reports whether the pod is on a node, or is assumed to be.
+func (c *Cache) Has(uid types.UID) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.pods[uid] != nil
+}
+
 // Forget undoes Assume. A pod that was bound meanwhile stays.
 func (c *Cache) Forget(uid types.UID) {
 	c.mu.Lock()

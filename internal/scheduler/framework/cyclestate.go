@@ -2,7 +2,7 @@ package framework
 
 import (
 	"fmt"
-	"maps"
+	"slices"
 	"sync"
 
 	v1 "k8s.io/api/core/v1"
@@ -13,15 +13,22 @@ import (
 // CycleState carries what plugins remember during one attempt to schedule one pod.
 type CycleState struct {
 	mu   sync.RWMutex
-	data map[fwk.StateKey]fwk.StateData
+	data []entry // a few: looked through from the front
 
 	// Written by the Profile between extension points, never during one.
 	skipFilter, skipScore, skipPreBind, parallelPreBind sets.Set[string]
-	filters                                             []filterer // those that are not skipped; nil before PreFilter
+	filters                                             []filterer  // those that are not skipped; nil before PreFilter
+	extensions                                          []extension // of those
 	sampling                                            sampling
 	pod                                                 *PodInfo         // nil for a cycle that is not the scheduler's own
+	memo                                                *Memo            // nil if nothing is remembered; clones have none
 	rejecters                                           sets.Set[string] // see AddRejecter
 	group                                               *GroupCycle      // nil outside of a pod group's cycle
+}
+
+type entry struct {
+	key   fwk.StateKey
+	value fwk.StateData
 }
 
 // GroupCycle carries what plugins remember during one attempt to schedule a pod group.
@@ -42,7 +49,7 @@ var _ fwk.CycleState = (*CycleState)(nil)
 
 // NewCycleState returns the empty state of an attempt to schedule the pod.
 func NewCycleState(pod *PodInfo) *CycleState {
-	return &CycleState{data: map[fwk.StateKey]fwk.StateData{}, pod: pod}
+	return &CycleState{pod: pod}
 }
 
 // InfoOf returns what is precomputed for the pod that the state is about.
@@ -64,6 +71,9 @@ func (c *CycleState) AddRejecter(plugin string) {
 
 // Rejecters returns the plugins that stand in the way of making room.
 func (c *CycleState) Rejecters() sets.Set[string] { return c.rejecters }
+
+// Memo returns what is remembered for pods of this one's shape, or nil.
+func (c *CycleState) Memo() *Memo { return c.memo }
 
 // ShouldRecordPluginMetrics returns true: a histogram costs less than the decision.
 func (c *CycleState) ShouldRecordPluginMetrics() bool { return true }
@@ -99,38 +109,49 @@ func (c *CycleState) ShouldSkipAllPostFilterPlugins() bool { return false }
 func (c *CycleState) Read(key fwk.StateKey) (fwk.StateData, error) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	if d, ok := c.data[key]; ok {
-		return d, nil
+	if i := c.find(key); i >= 0 {
+		return c.data[i].value, nil
 	}
 	return nil, fwk.ErrNotFound
+}
+
+func (c *CycleState) find(key fwk.StateKey) int {
+	return slices.IndexFunc(c.data, func(e entry) bool { return e.key == key })
 }
 
 // Write stores a value.
 func (c *CycleState) Write(key fwk.StateKey, val fwk.StateData) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.data[key] = val
+	if i := c.find(key); i >= 0 {
+		c.data[i].value = val
+		return
+	}
+	c.data = append(c.data, entry{key, val})
 }
 
 // Delete removes a value.
 func (c *CycleState) Delete(key fwk.StateKey) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.data, key)
+	if i := c.find(key); i >= 0 {
+		c.data = slices.Delete(c.data, i, i+1)
+	}
 }
 
-// Clone copies the state, and clones each value with its own Clone.
+// Clone copies the state, and clones each value with its own Clone. The sets of plugins are shared: they are replaced,
+// and not changed.
 func (c *CycleState) Clone() fwk.CycleState {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	n := &CycleState{
-		data:       maps.Clone(c.data),
-		skipFilter: c.skipFilter.Clone(), skipScore: c.skipScore.Clone(),
-		skipPreBind: c.skipPreBind.Clone(), parallelPreBind: c.parallelPreBind.Clone(),
-		filters: c.filters, sampling: c.sampling, pod: c.pod, group: c.group,
+		data:       make([]entry, len(c.data)),
+		skipFilter: c.skipFilter, skipScore: c.skipScore,
+		skipPreBind: c.skipPreBind, parallelPreBind: c.parallelPreBind,
+		filters: c.filters, extensions: c.extensions, sampling: c.sampling, pod: c.pod, group: c.group,
 	}
-	for k, v := range n.data {
-		n.data[k] = v.Clone()
+	for i, e := range c.data {
+		n.data[i] = entry{e.key, e.value.Clone()}
 	}
 	return n
 }

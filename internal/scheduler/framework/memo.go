@@ -32,6 +32,7 @@ type Memo struct {
 	scores []bool // by plugin in Profile.score
 	active []int  // the plugins whose scores are in raw; nil before the first
 	nodes  []remembered
+	rooms  []room  // nil before the first
 	raw    []int64 // a row for each node, in the order of Profile.score
 	filled atomic.Int64
 }
@@ -39,6 +40,7 @@ type Memo struct {
 // remembered is what is known of a node. Zero generations mean nothing: those of nodes begin at 1.
 type remembered struct {
 	filtered, scored int64 // the generation of the node at that time
+	nominated        int64 // the version of its nominations when it was filtered
 	status           *fwk.Status
 }
 
@@ -129,12 +131,15 @@ func fragment(value any) (string, error) {
 	return string(data), err
 }
 
-// Recall returns what is remembered for pods of this shape, after PreFilter. It returns nil if nothing can be,
+// Recall gives the state, after PreFilter, what is remembered for pods of this shape: nothing if nothing can be,
 // or if it is not worth it. nodes and order are those of the snapshot.
-func (p *Profile) Recall(ctx context.Context, state *CycleState, pod *v1.Pod, nodes int, order uint64, now time.Time) *Memo {
-	if nodes < p.shared.MemoNodes {
-		return nil
+func (p *Profile) Recall(ctx context.Context, state *CycleState, pod *v1.Pod, nodes int, order uint64, now time.Time) {
+	if nodes >= p.shared.MemoNodes {
+		state.memo = p.recall(ctx, state, pod, nodes, order, now)
 	}
+}
+
+func (p *Profile) recall(ctx context.Context, state *CycleState, pod *v1.Pod, nodes int, order uint64, now time.Time) *Memo {
 	shape, signed := p.sign(ctx, pod)
 	kept := 0
 	for kept < len(state.filters) && signed[state.filters[kept].Name()] {
@@ -142,7 +147,8 @@ func (p *Profile) Recall(ctx context.Context, state *CycleState, pod *v1.Pod, no
 	}
 	// Which filters are skipped is for PreFilter to say, and no part of what the plugins sign.
 	var key strings.Builder
-	key.WriteString(shape + string(binary.AppendUvarint(nil, uint64(kept))))
+	// The priority decides which nominated pods count.
+	key.WriteString(shape + string(binary.AppendUvarint(binary.AppendVarint(nil, int64(Priority(pod))), uint64(kept))))
 	for _, f := range state.filters[:kept] {
 		key.WriteString(f.Name() + "\x00")
 	}
@@ -180,25 +186,87 @@ func (m *Memo) Cheap(state *CycleState) bool {
 
 // Filter is RunFilterPluginsWithNominatedPods on a node of the snapshot. m may be nil.
 func (m *Memo) Filter(ctx context.Context, p *Profile, state *CycleState, pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
+	before, version := p.shared.Nominator.before(pod, node.Node().Name)
 	n, ok := node.(*NodeInfo)
-	if m == nil || !ok || p.nominatedBefore(pod, node) != nil {
-		return p.RunFilterPluginsWithNominatedPods(ctx, state, pod, node)
+	// What the other filters say beside nominated pods counts before what the first ones say without them.
+	if m == nil || !ok || len(before) > 0 && (version < 0 || m.kept < len(state.filters)) {
+		return p.filterBeside(ctx, before, state, pod, node)
 	}
 	r := &m.nodes[n.place]
-	if r.filtered != n.generation {
+	if r.filtered != n.generation || r.nominated != version {
 		if r.filtered == 0 {
 			m.filled.Add(1)
 		}
-		st := runFilters(ctx, state.filters[:m.kept], state, pod, node)
+		var st *fwk.Status
+		if len(before) > 0 {
+			st = p.filterBeside(ctx, before, state, pod, node)
+		} else {
+			st = runFilters(ctx, state.filters[:m.kept], state, pod, node)
+		}
 		if !st.IsSuccess() && !st.IsRejected() {
 			return st // an error is not what the plugin has to say about the node
 		}
-		r.status, r.filtered = st, n.generation
+		r.status, r.filtered, r.nominated = st, n.generation, version
 	}
 	if !r.status.IsSuccess() {
 		return r.status
 	}
 	return runFilters(ctx, state.filters[m.kept:], state, pod, node)
+}
+
+// Rooms has what a PostFilter plugin found out about making room on each node for pods of one shape. It is kept as
+// long as the node and what is nominated for it do not change. Several nodes may be asked about at once.
+type Rooms struct {
+	memo      *Memo
+	nominator *Nominator
+	pod       *v1.Pod
+}
+
+type room struct {
+	generation, nominated int64
+	found                 any
+}
+
+// Rooms returns what is kept about making room for pods of this shape. Nothing is ever kept if a filter may say
+// different things about them.
+func (c *CycleState) Rooms(pod *v1.Pod) Rooms {
+	m := c.memo
+	if m == nil || m.kept < len(c.filters) {
+		return Rooms{}
+	}
+	if m.rooms == nil {
+		m.rooms = make([]room, len(m.nodes))
+	}
+	return Rooms{m, m.profile.shared.Nominator, pod}
+}
+
+// of returns where what was found about the node is kept, or nil, and the versions of the node and its nominations.
+func (r Rooms) of(node fwk.NodeInfo) (*room, int64, int64) {
+	n, ok := node.(*NodeInfo)
+	if r.memo == nil || !ok {
+		return nil, 0, 0
+	}
+	_, version := r.nominator.before(r.pod, n.node.Name)
+	if version < 0 {
+		return nil, 0, 0
+	}
+	return &r.memo.rooms[n.place], n.generation, version
+}
+
+// Get returns what was found about a node of the snapshot, or nil.
+func (r Rooms) Get(node fwk.NodeInfo) any {
+	at, generation, nominated := r.of(node)
+	if at == nil || at.generation != generation || at.nominated != nominated {
+		return nil
+	}
+	return at.found
+}
+
+// Put keeps what was found. Nobody changes it afterwards.
+func (r Rooms) Put(node fwk.NodeInfo, found any) {
+	if at, generation, nominated := r.of(node); at != nil {
+		*at = room{generation, nominated, found}
+	}
 }
 
 // row returns where the scores of a node are remembered, and whether they are. m may be nil.

@@ -126,19 +126,21 @@ func (n *NodeInfo) GetNodeDeclaredFeatures() ndf.FeatureSet { return n.features 
 // Snapshot copies the node, so that the original can change.
 func (n *NodeInfo) Snapshot() fwk.NodeInfo { return n.Clone() }
 
-// Clone is Snapshot with the concrete type.
+// Clone is Snapshot with the concrete type. What is replaced but never changed is shared: the node, what it has to
+// give, its images and its features.
 func (n *NodeInfo) Clone() *NodeInfo {
-	c := *n
+	c := &struct {
+		NodeInfo
+		requested, nonZeroRequested Resource
+	}{*n, n.requested.clone(), n.nonZeroRequested.clone()}
+	c.NodeInfo.requested, c.NodeInfo.nonZeroRequested = &c.requested, &c.nonZeroRequested
 	c.pods, c.withAffinity, c.withAnti = slices.Clone(n.pods), slices.Clone(n.withAffinity), slices.Clone(n.withAnti)
-	c.requested, c.nonZeroRequested, c.allocatable = n.requested.clone(), n.nonZeroRequested.clone(), n.allocatable.clone()
-	c.ports = fwk.HostPortInfo{}
+	c.ports = make(fwk.HostPortInfo, len(n.ports))
 	for ip, ports := range n.ports {
-		for p := range ports {
-			c.ports.Add(ip, p.Protocol, p.Port)
-		}
+		c.ports[ip] = maps.Clone(ports)
 	}
 	c.pvcs = maps.Clone(n.pvcs)
-	return &c
+	return &c.NodeInfo
 }
 
 func (n *NodeInfo) String() string {

@@ -18,17 +18,24 @@ type Nominator struct {
 	// not nominated any more.
 	known func(types.UID) bool
 
-	mu     sync.RWMutex
-	byNode map[string][]fwk.PodInfo
-	nodeOf map[types.UID]string
-	count  atomic.Int64 // of nodes
+	mu      sync.RWMutex
+	byNode  map[string]nominations
+	nodeOf  map[types.UID]string
+	changes int64
+	count   atomic.Int64 // of nodes
+}
+
+// nominations are the pods that are nominated for a node. The slice is replaced or appended to, and not changed.
+type nominations struct {
+	pods    []fwk.PodInfo
+	version int64 // another one, above 0, with every change
 }
 
 var _ fwk.PodNominator = (*Nominator)(nil)
 
 // NewNominator returns an empty one.
 func NewNominator(known func(types.UID) bool) *Nominator {
-	return &Nominator{known: known, byNode: map[string][]fwk.PodInfo{}, nodeOf: map[types.UID]string{}}
+	return &Nominator{known: known, byNode: map[string]nominations{}, nodeOf: map[types.UID]string{}}
 }
 
 // AddNominatedPod records the pod's nomination: the one of info if it overrides, or the one in the
@@ -49,8 +56,16 @@ func (n *Nominator) addLocked(pod fwk.PodInfo, info *fwk.NominatingInfo) {
 	if node == "" || !n.known(p.UID) {
 		return
 	}
-	n.byNode[node] = append(n.byNode[node], pod)
 	n.nodeOf[p.UID] = node
+	n.setLocked(node, append(n.byNode[node].pods, pod))
+}
+
+func (n *Nominator) setLocked(node string, pods []fwk.PodInfo) {
+	n.changes++
+	n.byNode[node] = nominations{pods, n.changes}
+	if len(pods) == 0 {
+		delete(n.byNode, node)
+	}
 	n.count.Store(int64(len(n.byNode)))
 }
 
@@ -67,11 +82,7 @@ func (n *Nominator) deleteLocked(uid types.UID) {
 		return
 	}
 	delete(n.nodeOf, uid)
-	n.byNode[node] = slices.DeleteFunc(slices.Clone(n.byNode[node]), func(p fwk.PodInfo) bool { return p.GetPod().UID == uid })
-	if len(n.byNode[node]) == 0 {
-		delete(n.byNode, node)
-	}
-	n.count.Store(int64(len(n.byNode)))
+	n.setLocked(node, slices.DeleteFunc(slices.Clone(n.byNode[node].pods), func(p fwk.PodInfo) bool { return p.GetPod().UID == uid }))
 }
 
 // UpdateNominatedPod replaces a pod by its new version. A nomination that is not in the API yet
@@ -93,10 +104,34 @@ func (n *Nominator) Any() bool { return n.count.Load() > 0 }
 
 // NominatedPodsForNode returns the pods for which there is to be room on the node. The caller must
 // not change the slice.
-func (n *Nominator) NominatedPodsForNode(node string) []fwk.PodInfo {
+func (n *Nominator) NominatedPodsForNode(node string) []fwk.PodInfo { return n.forNode(node).pods }
+
+func (n *Nominator) forNode(node string) nominations {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 	return n.byNode[node]
+}
+
+// before returns the other pods that are nominated for the node and have the pod's priority or a higher one. version
+// tells them apart from those of other times, for all pods of this priority: 0 if there are none, and -1 if nothing does.
+func (n *Nominator) before(pod *v1.Pod, node string) (before []fwk.PodInfo, version int64) {
+	if !n.Any() {
+		return nil, 0
+	}
+	there := n.forNode(node)
+	version = there.version
+	for _, other := range there.pods {
+		switch {
+		case other.GetPod().UID == pod.UID:
+			version = -1
+		case Priority(other.GetPod()) >= Priority(pod):
+			before = append(before, other)
+		}
+	}
+	if len(before) == 0 {
+		return nil, 0
+	}
+	return before, version
 }
 
 // NodeOf returns the node for which the pod is nominated, or "".

@@ -242,6 +242,7 @@ func (p *Profile) skipFilters(state fwk.CycleState, skip sets.Set[string], nodes
 			c.filters = append(c.filters, pl)
 		}
 	}
+	c.extensions = p.active(skip)
 }
 
 func (p *Profile) filters(state fwk.CycleState) []filterer {
@@ -287,9 +288,14 @@ func runFilters(ctx context.Context, filters []filterer, state fwk.CycleState, p
 // The pod must fit beside those of them that have its priority or a higher one, and also without
 // them: they may end up elsewhere, and it may need what they bring (affinity).
 func (p *Profile) RunFilterPluginsWithNominatedPods(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
-	if before := p.nominatedBefore(pod, node); len(before) > 0 {
+	before, _ := p.shared.Nominator.before(pod, node.Node().Name)
+	return p.filterBeside(ctx, before, state, pod, node)
+}
+
+func (p *Profile) filterBeside(ctx context.Context, nominated []fwk.PodInfo, state fwk.CycleState, pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
+	if len(nominated) > 0 {
 		with, there := state.Clone(), node.Snapshot()
-		for _, n := range before {
+		for _, n := range nominated {
 			there.AddPodInfo(n)
 			if st := p.RunPreFilterExtensionAddPod(ctx, with, pod, n, there); !st.IsSuccess() {
 				return st
@@ -300,19 +306,6 @@ func (p *Profile) RunFilterPluginsWithNominatedPods(ctx context.Context, state f
 		}
 	}
 	return p.RunFilterPlugins(ctx, state, pod, node)
-}
-
-// nominatedBefore returns the other pods that are nominated for the node and have the pod's priority or a higher one.
-func (p *Profile) nominatedBefore(pod *v1.Pod, node fwk.NodeInfo) (before []fwk.PodInfo) {
-	if !p.shared.Nominator.Any() {
-		return nil
-	}
-	for _, n := range p.shared.Nominator.NominatedPodsForNode(node.Node().Name) {
-		if n.GetPod().UID != pod.UID && Priority(n.GetPod()) >= Priority(pod) {
-			before = append(before, n)
-		}
-	}
-	return before
 }
 
 // RunPreFilterExtensionAddPod tells the plugins' state that a pod is on the node, too.
@@ -326,16 +319,34 @@ func (p *Profile) RunPreFilterExtensionRemovePod(ctx context.Context, state fwk.
 }
 
 func (p *Profile) extensions(state fwk.CycleState, do func(fwk.PreFilterExtensions) *fwk.Status) *fwk.Status {
-	for _, pl := range p.preFilter {
-		ext := pl.PreFilterExtensions()
-		if ext == nil || state.GetSkipFilterPlugins().Has(pl.Name()) {
-			continue
-		}
-		if st := do(ext); !st.IsSuccess() {
-			return named(fwk.AsStatus(fmt.Errorf("running PreFilter extensions of plugin %q: %w", pl.Name(), st.AsError())), pl)
+	var active []extension
+	if c, ok := state.(*CycleState); ok && c.filters != nil {
+		active = c.extensions
+	} else {
+		active = p.active(state.GetSkipFilterPlugins())
+	}
+	for _, e := range active {
+		if st := do(e); !st.IsSuccess() {
+			return named(fwk.AsStatus(fmt.Errorf("running PreFilter extensions of plugin %q: %w", e.of.Name(), st.AsError())), e.of)
 		}
 	}
 	return nil
+}
+
+// extension is the part of a PreFilter plugin that hears of pods that are added to a node, or removed.
+type extension struct {
+	fwk.PreFilterExtensions
+	of fwk.Plugin
+}
+
+// active returns the extensions of the plugins that have any, without those of which Filter is skipped.
+func (p *Profile) active(skip sets.Set[string]) (out []extension) {
+	for _, pl := range p.preFilter {
+		if ext := pl.PreFilterExtensions(); ext != nil && !skip.Has(pl.Name()) {
+			out = append(out, extension{ext, pl})
+		}
+	}
+	return out
 }
 
 // Plugin returns the plugin of a name, or nil.

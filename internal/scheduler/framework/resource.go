@@ -96,10 +96,10 @@ func (r *Resource) add(o *Resource, sign int64) {
 	}
 }
 
-func (r *Resource) clone() *Resource {
+func (r *Resource) clone() Resource {
 	c := *r
 	c.ScalarResources = maps.Clone(r.ScalarResources)
-	return &c
+	return c
 }
 
 // Requests returns what a pod counts for on its node: during a resize, the larger of what it

@@ -1,6 +1,7 @@
 package plugins
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -18,6 +19,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+	"k8s.io/apimachinery/pkg/util/sets"
+	corelisters "k8s.io/client-go/listers/core/v1"
 	policylisters "k8s.io/client-go/listers/policy/v1"
 	"k8s.io/klog/v2"
 	configv1 "k8s.io/kube-scheduler/config/v1"
@@ -34,14 +37,25 @@ import (
 type DefaultPreemption struct {
 	h       fwk.Handle
 	budgets policylisters.PodDisruptionBudgetLister
+	pods    corelisters.PodLister
 	// The search ends when it has found as many nodes as these say; see candidates.
 	percentage, least int
 
-	mu sync.Mutex
-	// preempting has the pods whose victims are being ended; true means that the queue has asked
-	// meanwhile.
-	preempting map[types.UID]bool
+	mu         sync.Mutex
+	preempting map[types.UID]*preemption // by the pod that it is for
+	last       *budgets
 }
+
+// preemption is what is known of the end of a pod's victims, until a minute later.
+type preemption struct {
+	node    string
+	done    bool      // all are deleted as far as the API is concerned
+	victims []*v1.Pod // that are deleted there
+	asked   bool      // the queue has asked for the pod meanwhile
+}
+
+// preemptionSeen is how long a preemption is remembered when it is done: by then its victims are seen to go.
+const preemptionSeen = time.Minute
 
 func newDefaultPreemption(_ context.Context, args *configv1.DefaultPreemptionArgs, h fwk.Handle) (fwk.Plugin, error) {
 	percentage, least := ptr.Deref(args.MinCandidateNodesPercentage, 10), ptr.Deref(args.MinCandidateNodesAbsolute, 100)
@@ -55,7 +69,8 @@ func newDefaultPreemption(_ context.Context, args *configv1.DefaultPreemptionArg
 	}
 	return &DefaultPreemption{
 		h: h, budgets: h.SharedInformerFactory().Policy().V1().PodDisruptionBudgets().Lister(),
-		percentage: int(percentage), least: int(least), preempting: map[types.UID]bool{},
+		pods:       h.SharedInformerFactory().Core().V1().Pods().Lister(),
+		percentage: int(percentage), least: int(least), preempting: map[types.UID]*preemption{},
 	}, nil
 }
 
@@ -66,16 +81,36 @@ func (*DefaultPreemption) Name() string { return "DefaultPreemption" }
 func (d *DefaultPreemption) PreEnqueue(_ context.Context, pod *v1.Pod) *fwk.Status {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if _, ok := d.preempting[pod.UID]; !ok {
+	p := d.preempting[pod.UID]
+	if p == nil || d.overLocked(p) {
 		return nil
 	}
-	d.preempting[pod.UID] = true
+	p.asked = true
 	return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "waiting for the preemption for this pod to be finished")
 }
 
-// EventsToRegister returns none: PreEnqueue's gate is opened by the end of the preemption.
-func (*DefaultPreemption) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
-	return nil, nil
+// overLocked reports whether all victims are deleted, and those that go at once are seen to be gone.
+func (d *DefaultPreemption) overLocked(p *preemption) bool {
+	return p.done && !slices.ContainsFunc(p.victims, func(v *v1.Pod) bool {
+		if ptr.Deref(v.Spec.TerminationGracePeriodSeconds, 0) > 0 || len(v.Finalizers) > 0 {
+			return false
+		}
+		there, err := d.pods.Pods(v.Namespace).Get(v.Name)
+		return err == nil && there.UID == v.UID && there.DeletionTimestamp == nil
+	})
+}
+
+// EventsToRegister returns the end of pods, which opens PreEnqueue's gate if they were victims. The end of the
+// preemption does so, too.
+func (d *DefaultPreemption) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
+	return []fwk.ClusterEventWithHint{framework.Event(fwk.AssignedPod, fwk.Delete, d.hint)}, nil
+}
+
+func (d *DefaultPreemption) hint(_ klog.Logger, pod *v1.Pod, _, _ any) (fwk.QueueingHint, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	p := d.preempting[pod.UID]
+	return framework.QueueWhen(p == nil || d.overLocked(p))
 }
 
 // PostFilter looks for the best node, and ends its victims in the background.
@@ -100,7 +135,7 @@ func (d *DefaultPreemption) findRoom(ctx context.Context, state fwk.CycleState, 
 	if err != nil {
 		return nil, fwk.AsStatus(err)
 	}
-	budgets, err := d.budgets.List(labels.Everything())
+	budgets, err := d.listBudgets()
 	if err != nil {
 		return nil, fwk.AsStatus(err)
 	}
@@ -160,9 +195,7 @@ func (d *DefaultPreemption) extend(ctx context.Context, pod *v1.Pod, found []can
 				}
 				return nil, fmt.Errorf("extender %s: expected at least one victim pod on node %q", e.Name(), node)
 			}
-			c := candidate{node: node, victims: v.Pods, violations: int(v.NumPDBViolations)}
-			slices.SortStableFunc(c.victims, compareImportance)
-			found = append(found, c)
+			found = append(found, newCandidate(node, v.Pods, int(v.NumPDBViolations)))
 		}
 	}
 	return found, nil
@@ -181,12 +214,28 @@ func (d *DefaultPreemption) notEligible(pod *v1.Pod, m fwk.NodeToStatusReader) s
 	if err != nil {
 		return "" // the node is gone
 	}
+	victims := d.victims(pod, node)
 	for _, p := range n.GetPods() {
-		if framework.Priority(p.GetPod()) < framework.Priority(pod) && preempted(p.GetPod()) {
+		if less(p.GetPod(), pod) && preempted(p.GetPod()) || victims.Has(p.GetPod().UID) {
 			return "not eligible due to a terminating pod on the nominated node."
 		}
 	}
 	return ""
+}
+
+// victims returns whom the pod's last preemption has ended on the node. The scheduler may not have seen it yet.
+func (d *DefaultPreemption) victims(pod *v1.Pod, node string) sets.Set[types.UID] {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	p := d.preempting[pod.UID]
+	if p == nil || p.node != node {
+		return nil
+	}
+	out := sets.New[types.UID]()
+	for _, v := range p.victims {
+		out.Insert(v.UID)
+	}
+	return out
 }
 
 // preempted reports whether the pod is going because of a preemption.
@@ -202,12 +251,26 @@ type candidate struct {
 	node       string
 	victims    []*v1.Pod
 	violations int // of disruption budgets
+	// sum is that of the victims' priorities, raised so that none is negative: more victims must never look better
+	// than fewer.
+	sum      int
+	earliest time.Time // start of the victims with the highest priority
+}
+
+// newCandidate puts the victims, of which there is at least one, in order.
+func newCandidate(node string, victims []*v1.Pod, violations int) candidate {
+	slices.SortStableFunc(victims, compareImportance)
+	c := candidate{node: node, victims: victims, violations: violations, earliest: startOf(victims[0])}
+	for _, v := range victims {
+		c.sum += int(framework.Priority(v)) + math.MaxInt32 + 1
+	}
+	return c
 }
 
 // candidates tries the nodes, beginning at a random one, until it has found a tenth of them (by
 // default, and at least a hundred) of which one breaks no budget. It returns why the others are of no
 // use.
-func (d *DefaultPreemption) candidates(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo, budgets []*policyv1.PodDisruptionBudget) ([]candidate, []*fwk.Status, error) {
+func (d *DefaultPreemption) candidates(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo, budgets *budgets) ([]candidate, []*fwk.Status, error) {
 	if len(nodes) == 0 {
 		return nil, nil, nil
 	}
@@ -215,6 +278,10 @@ func (d *DefaultPreemption) candidates(ctx context.Context, state fwk.CycleState
 	defer stop()
 	wanted := max(len(nodes)*d.percentage/100, d.least)
 	first := rand.IntN(len(nodes)) //nolint:gosec // only so that not always the same nodes are tried
+	var rooms framework.Rooms
+	if c, ok := state.(*framework.CycleState); ok {
+		rooms = c.Rooms(pod)
+	}
 	var mu sync.Mutex
 	var found []candidate
 	harmless := false
@@ -222,24 +289,29 @@ func (d *DefaultPreemption) candidates(ctx context.Context, state fwk.CycleState
 	statuses := make([]*fwk.Status, len(nodes)) // each written by who looks at the node
 	d.h.Parallelizer().Until(search, len(nodes), func(i int) {
 		n := nodes[(first+i)%len(nodes)]
-		if !slices.ContainsFunc(n.GetPods(), func(p fwk.PodInfo) bool { return less(p.GetPod(), pod) }) {
-			statuses[i] = noVictims
+		t, ok := rooms.Get(n).(*tried)
+		if !ok || t.status.IsSuccess() && t.budgets != budgets {
+			t = &tried{budgets: budgets}
+			t.candidate, t.status = d.try(search, state, pod, n, budgets)
+			if t.status.IsSuccess() || t.status.IsRejected() {
+				rooms.Put(n, t)
+			}
+		}
+		if t.status.IsRejected() {
+			statuses[i] = t.status
 			return
 		}
-		c, st := d.try(search, state.Clone(), pod, n.Snapshot(), budgets)
 		mu.Lock()
 		defer mu.Unlock()
 		switch {
-		case st.IsSuccess():
-			found = append(found, c)
-			harmless = harmless || c.violations == 0
+		case t.status.IsSuccess():
+			found = append(found, t.candidate)
+			harmless = harmless || t.candidate.violations == 0
 			if harmless && len(found) >= wanted {
 				stop()
 			}
-		case st.IsRejected():
-			statuses[i] = st
 		case search.Err() == nil:
-			errs = append(errs, st.AsError())
+			errs = append(errs, t.status.AsError())
 		}
 	}, d.Name())
 	if ctx.Err() != nil {
@@ -258,15 +330,26 @@ var noVictims = fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "No preemption v
 // less reports whether a has a lower priority than b.
 func less(a, b *v1.Pod) bool { return framework.Priority(a) < framework.Priority(b) }
 
-// try finds the victims on one node that has less important pods: first all pods of a lower priority go, then as many as possible
+// tried is what is found out about a node: the candidate, or why it is none. The budgets count for a candidate only.
+type tried struct {
+	candidate candidate
+	status    *fwk.Status
+	budgets   *budgets
+}
+
+// try finds the victims on one node: first all pods of a lower priority go, then as many as possible
 // come back, those that a budget protects first, and the more important ones before the others.
-func (d *DefaultPreemption) try(ctx context.Context, state fwk.CycleState, pod *v1.Pod, n fwk.NodeInfo, budgets []*policyv1.PodDisruptionBudget) (candidate, *fwk.Status) {
+func (d *DefaultPreemption) try(ctx context.Context, state fwk.CycleState, pod *v1.Pod, n fwk.NodeInfo, budgets *budgets) (candidate, *fwk.Status) {
 	var lower []fwk.PodInfo
 	for _, p := range n.GetPods() {
 		if less(p.GetPod(), pod) {
 			lower = append(lower, p)
 		}
 	}
+	if len(lower) == 0 {
+		return candidate{}, noVictims
+	}
+	state, n = state.Clone(), n.Snapshot()
 	remove := func(p fwk.PodInfo) *fwk.Status {
 		if err := n.RemovePod(klog.FromContext(ctx), p.GetPod()); err != nil {
 			return fwk.AsStatus(err)
@@ -282,9 +365,10 @@ func (d *DefaultPreemption) try(ctx context.Context, state fwk.CycleState, pod *
 		return candidate{}, st
 	}
 	slices.SortStableFunc(lower, func(a, b fwk.PodInfo) int { return compareImportance(a.GetPod(), b.GetPod()) })
-	c := candidate{node: n.Node().Name}
 	protected, free := split(lower, budgets)
-	for i, p := range slices.Concat(protected, free) {
+	var victims []*v1.Pod
+	violations := 0
+	for i, p := range append(protected, free...) {
 		n.AddPodInfo(p)
 		if st := d.h.RunPreFilterExtensionAddPod(ctx, state, pod, p, n); !st.IsSuccess() {
 			return candidate{}, st
@@ -295,49 +379,76 @@ func (d *DefaultPreemption) try(ctx context.Context, state fwk.CycleState, pod *
 		if st := remove(p); !st.IsSuccess() {
 			return candidate{}, st
 		}
-		c.victims = append(c.victims, p.GetPod())
+		victims = append(victims, p.GetPod())
 		if i < len(protected) {
-			c.violations++
+			violations++
 		}
 	}
-	if len(c.victims) == 0 {
-		return c, fwk.AsStatus(fmt.Errorf("expected at least one victim pod on node %q", c.node))
+	if len(victims) == 0 {
+		return candidate{}, fwk.AsStatus(fmt.Errorf("expected at least one victim pod on node %q", n.Node().Name))
 	}
-	slices.SortStableFunc(c.victims, compareImportance)
-	return c, nil
+	return newCandidate(n.Node().Name, victims, violations), nil
 }
 
 // compareImportance puts the more important pod first: the one of the higher priority, and then the
 // one that has run longer.
 func compareImportance(a, b *v1.Pod) int {
 	if pa, pb := framework.Priority(a), framework.Priority(b); pa != pb {
-		return int(pb) - int(pa)
+		return cmp.Compare(pb, pa)
 	}
 	return startOf(a).Compare(startOf(b))
 }
 
+// startOf returns when the pod has started: after all others if it has not.
 func startOf(pod *v1.Pod) time.Time {
 	if pod.Status.StartTime != nil {
 		return pod.Status.StartTime.Time
 	}
-	return time.Now() // it has not started yet
+	return never
+}
+
+var never = time.Unix(math.MaxInt32*1000, 0)
+
+// budgets are disruption budgets, and what each of them selects.
+type budgets struct {
+	all       []*policyv1.PodDisruptionBudget
+	selectors []labels.Selector
+}
+
+// listBudgets returns the same ones as last time if no budget has changed.
+func (d *DefaultPreemption) listBudgets() (*budgets, error) {
+	all, err := d.budgets.List(labels.Everything())
+	if err != nil {
+		return nil, err
+	}
+	slices.SortFunc(all, func(a, b *policyv1.PodDisruptionBudget) int { return cmp.Compare(a.UID, b.UID) })
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.last != nil && slices.Equal(d.last.all, all) {
+		return d.last, nil
+	}
+	d.last = &budgets{all: all}
+	for _, b := range all {
+		selector, err := metav1.LabelSelectorAsSelector(b.Spec.Selector)
+		if err != nil || selector.Empty() {
+			selector = labels.Nothing()
+		}
+		d.last.selectors = append(d.last.selectors, selector)
+	}
+	return d.last, nil
 }
 
 // split returns the pods whose end a disruption budget does not allow, and the others.
-func split(pods []fwk.PodInfo, budgets []*policyv1.PodDisruptionBudget) (protected, free []fwk.PodInfo) {
-	left := make([]int32, len(budgets))
-	for i, b := range budgets {
+func split(pods []fwk.PodInfo, budgets *budgets) (protected, free []fwk.PodInfo) {
+	left := make([]int32, len(budgets.all))
+	for i, b := range budgets.all {
 		left[i] = b.Status.DisruptionsAllowed
 	}
 	for _, p := range pods {
 		pod := p.GetPod()
 		violated := false
-		for i, b := range budgets {
-			if b.Namespace != pod.Namespace || len(pod.Labels) == 0 {
-				continue
-			}
-			selector, err := metav1.LabelSelectorAsSelector(b.Spec.Selector)
-			if err != nil || selector.Empty() || !selector.Matches(labels.Set(pod.Labels)) {
+		for i, b := range budgets.all {
+			if b.Namespace != pod.Namespace || len(pod.Labels) == 0 || !budgets.selectors[i].Matches(labels.Set(pod.Labels)) {
 				continue
 			}
 			if _, counted := b.Status.DisruptedPods[pod.Name]; counted {
@@ -359,69 +470,61 @@ func split(pods []fwk.PodInfo, budgets []*policyv1.PodDisruptionBudget) (protect
 // priority of the most important victim, a lower sum of priorities, fewer victims, and a later start
 // of the most important victims.
 func compareCandidates(a, b candidate) int {
-	return cmpOr(
-		a.violations-b.violations,
-		int(framework.Priority(a.victims[0]))-int(framework.Priority(b.victims[0])),
-		a.sum()-b.sum(),
-		len(a.victims)-len(b.victims),
-		b.earliest().Compare(a.earliest()),
+	return cmp.Or(
+		cmp.Compare(a.violations, b.violations),
+		cmp.Compare(framework.Priority(a.victims[0]), framework.Priority(b.victims[0])),
+		cmp.Compare(a.sum, b.sum),
+		cmp.Compare(len(a.victims), len(b.victims)),
+		b.earliest.Compare(a.earliest),
 	)
-}
-
-func cmpOr(values ...int) int {
-	for _, v := range values {
-		if v != 0 {
-			return v
-		}
-	}
-	return 0
-}
-
-// sum returns the sum of the priorities, raised so that none is negative: more victims must never
-// look better than fewer.
-func (c candidate) sum() int {
-	sum := 0
-	for _, v := range c.victims {
-		sum += int(framework.Priority(v)) + math.MaxInt32 + 1
-	}
-	return sum
-}
-
-// earliest returns the earliest start of the victims with the highest priority.
-func (c candidate) earliest() time.Time {
-	at := startOf(c.victims[0])
-	for _, v := range c.victims {
-		if s := startOf(v); framework.Priority(v) == framework.Priority(c.victims[0]) && s.Before(at) {
-			at = s
-		}
-	}
-	return at
 }
 
 // start ends the victims. The scheduler goes on meanwhile; the pod is not tried before this is done,
 // and at once if it fails.
 func (d *DefaultPreemption) start(ctx context.Context, pod *v1.Pod, c candidate) {
 	preemptionVictims.Observe(float64(len(c.victims)))
+	p := &preemption{node: c.node}
 	d.mu.Lock()
-	d.preempting[pod.UID] = false
+	d.preempting[pod.UID] = p
 	d.mu.Unlock()
 	ctx = context.WithoutCancel(ctx)
 	go func() {
 		log := klog.FromContext(ctx)
 		began := time.Now()
-		err := errors.Join(d.denominate(ctx, pod, c.node), d.preempt(ctx, pod, c))
+		err := errors.Join(d.denominate(ctx, pod, c.node), d.preempt(ctx, pod, c, p))
 		observePreemption(err, began)
 		if err != nil {
 			log.Error(err, "Cannot preempt all victims; the pod is tried again", "node", c.node)
+			d.forget(log, pod, p)
+			return
 		}
 		d.mu.Lock()
-		asked := d.preempting[pod.UID]
-		delete(d.preempting, pod.UID)
+		p.done = true
+		again := p.asked && d.overLocked(p)
 		d.mu.Unlock()
-		if asked || err != nil {
-			d.h.Activate(log, map[string]*v1.Pod{pod.Namespace + "/" + pod.Name: pod})
+		if again {
+			d.activate(log, pod)
 		}
+		time.AfterFunc(preemptionSeen, func() { d.forget(log, pod, p) })
 	}()
+}
+
+// forget forgets a preemption of the pod, unless there is a newer one. The pod does not wait for it any more.
+func (d *DefaultPreemption) forget(log klog.Logger, pod *v1.Pod, p *preemption) {
+	d.mu.Lock()
+	last := d.preempting[pod.UID] == p
+	waits := last && (!p.done || !d.overLocked(p))
+	if last {
+		delete(d.preempting, pod.UID)
+	}
+	d.mu.Unlock()
+	if waits {
+		d.activate(log, pod)
+	}
+}
+
+func (d *DefaultPreemption) activate(log klog.Logger, pod *v1.Pod) {
+	d.h.Activate(log, map[string]*v1.Pod{pod.Namespace + "/" + pod.Name: pod})
 }
 
 // denominate takes the nomination from pods of a lower priority for the same node, so that they look
@@ -435,24 +538,24 @@ func (d *DefaultPreemption) denominate(ctx context.Context, pod *v1.Pod, node st
 		}
 		d.h.DeleteNominatedPodIfExists(other)
 		errs = append(errs, d.patch(ctx, other, map[string]any{"nominatedNodeName": nil}))
-		d.h.Activate(klog.FromContext(ctx), map[string]*v1.Pod{other.Namespace + "/" + other.Name: other})
+		d.activate(klog.FromContext(ctx), other)
 	}
 	return errors.Join(errs...)
 }
 
-func (d *DefaultPreemption) preempt(ctx context.Context, pod *v1.Pod, c candidate) error {
+func (d *DefaultPreemption) preempt(ctx context.Context, pod *v1.Pod, c candidate, p *preemption) error {
 	errs := make([]error, len(c.victims))
 	d.h.Parallelizer().Until(ctx, len(c.victims), func(i int) {
 		if c.victims[i].DeletionTimestamp == nil {
-			errs[i] = d.end(ctx, pod, c.victims[i], c.node)
+			errs[i] = d.end(ctx, pod, c.victims[i], p)
 		}
 	}, d.Name())
 	return errors.Join(errs...)
 }
 
 // end ends one victim. One that is only about to be bound goes back to the queue.
-func (d *DefaultPreemption) end(ctx context.Context, pod, victim *v1.Pod, node string) error {
-	note := fmt.Sprintf("Preempted by pod %v on node %v", pod.UID, node)
+func (d *DefaultPreemption) end(ctx context.Context, pod, victim *v1.Pod, p *preemption) error {
+	note := fmt.Sprintf("Preempted by pod %v on node %v", pod.UID, p.node)
 	if d.takeBack(victim) {
 		note += " (in kube-scheduler memory)."
 	} else {
@@ -465,11 +568,15 @@ func (d *DefaultPreemption) end(ctx context.Context, pod, victim *v1.Pod, node s
 		if err == nil {
 			err = d.h.ClientSet().CoreV1().Pods(victim.Namespace).Delete(ctx, victim.Name, *metav1.NewPreconditionDeleteOptions(string(victim.UID)))
 		}
-		if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-			return nil // it is gone, or another pod has its name
-		}
-		if err != nil {
+		gone := apierrors.IsNotFound(err) || apierrors.IsConflict(err) // or another pod has its name
+		if err != nil && !gone {
 			return fmt.Errorf("preempt pod %s/%s: %w", victim.Namespace, victim.Name, err)
+		}
+		d.mu.Lock()
+		p.victims = append(p.victims, victim)
+		d.mu.Unlock()
+		if gone {
+			return nil
 		}
 	}
 	d.h.EventRecorder().WithLogger(klog.FromContext(ctx)).Eventf(victim, pod, v1.EventTypeNormal, "Preempted", "Preempting", "%s", note)
