@@ -196,6 +196,8 @@ func (s *Scheduler) filter(ctx context.Context, a *attempt, nodes []fwk.NodeInfo
 	feasible := s.feasible[:wanted]
 	var found atomic.Int32
 	memo := a.state.Memo()
+	var over atomic.Bool
+	end := func() { over.Store(true); stop() }
 	one := func(i int) {
 		if i += first; i >= len(nodes) {
 			i -= len(nodes)
@@ -207,17 +209,17 @@ func (s *Scheduler) filter(ctx context.Context, a *attempt, nodes []fwk.NodeInfo
 				feasible[n-1] = nodes[i]
 			}
 			if int(found.Load()) >= wanted {
-				stop()
+				end()
 			}
 		default:
 			statuses[i] = st
 			if !st.IsRejected() {
-				stop()
+				end()
 			}
 		}
 	}
 	if memo.Cheap(a.state) {
-		for i := 0; i < len(nodes) && search.Err() == nil; i++ {
+		for i := 0; i < len(nodes) && !over.Load(); i++ {
 			one(i)
 		}
 	} else {
@@ -548,9 +550,13 @@ func (f *fitError) NodesForStatusCode(lister fwk.NodeInfoLister, code fwk.Code) 
 		} else {
 			st = f.Get(n.Node().Name)
 		}
-		if st.Code() == code {
-			out = append(out, n)
+		if st.Code() != code {
+			continue
 		}
+		if out == nil {
+			out = make([]fwk.NodeInfo, 0, len(all)-i)
+		}
+		out = append(out, n)
 	}
 	return out, nil
 }
