@@ -377,6 +377,7 @@ func (k *Kubelet) buildTable(pods *podworker.Pods) {
 			k.rotator.Look()
 			k.keeper.Poke()
 		},
+		Left:    func() { k.statics.Poke() },
 		Stepped: func(d time.Duration) { metrics.PodWorker.WithLabelValues("sync").Observe(d.Seconds()) },
 		Began:   func(d time.Duration) { metrics.PodWorkerStart.Observe(d.Seconds()) },
 		Started: metrics.ObservePodStart,

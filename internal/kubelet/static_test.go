@@ -102,7 +102,15 @@ func TestAStaticPodThatIsPutBackRunsAgain(t *testing.T) {
 		w.pass(time.Second / 2)
 		w.k.setStaticPods("file", []*v1.Pod{static(t, "1")})
 		w.until("runs again", func() bool { return running() && w.rt.Live("", "c")[0] != first })
+		if n := w.get("web-n1").Status.ContainerStatuses[0].RestartCount; n != 1 {
+			t.Errorf("it was restarted %d times", n)
+		}
 		second := w.rt.Live("", "c")[0]
+		w.k.setStaticPods("file", nil)
+		w.k.setStaticPods("file", []*v1.Pod{static(t, "1")}) // within a moment
+		w.until("runs again at once", func() bool { return running() && w.rt.Live("", "c")[0] != second })
+		second = w.rt.Live("", "c")[0]
+		w.until("it was restarted twice", func() bool { return w.get("web-n1").Status.ContainerStatuses[0].RestartCount == 2 })
 		w.k.setStaticPods("file", nil)
 		w.pass(time.Second / 2)
 		w.stop() // and while the kubelet is down

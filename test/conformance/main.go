@@ -30,6 +30,7 @@ type options struct {
 	servers     int
 	hollowNodes int
 	logs        string
+	kubelet     bool     // the test program is e2e_node.test, for a kubelet that is a process of its own
 	install     string   // a program that installs what the specs need, a CSI driver say
 	e2eFlags    []string // for the test program
 	up          []string
@@ -54,6 +55,7 @@ func main() {
 	flag.IntVar(&o.nodes, "nodes", 1, "nodes; several are made of network namespaces")
 	flag.IntVar(&o.servers, "servers", 1, "how many of several nodes are servers, too")
 	flag.IntVar(&o.hollowNodes, "hollow-nodes", 0, "hollow nodes beside the real one, over three zones: for specs that look at where pods are put, not into them")
+	flag.BoolVar(&o.kubelet, "kubelet", false, "the test program is upstream's e2e_node.test, which stops the kubelet and starts it with other configurations")
 	flag.StringVar(&o.logs, "logs", "out/conformance", "folder for the output of the tests and the node's log")
 	flag.StringVar(&o.install, "install", "", "program to run when the node is Ready, which installs what the specs need, a CSI driver say; "+
 		"it has KUBECONFIG, WHERRY_DATA_DIR and WHERRY_RUN_DIR in its environment")
@@ -67,8 +69,8 @@ func main() {
 		os.Exit(2)
 	}
 	o.wherry, o.e2e, o.up = flag.Arg(0), flag.Arg(1), flag.Args()[2:]
-	if o.nodes > 1 && o.hollowNodes > 0 || o.servers < 1 || o.servers > o.nodes {
-		fmt.Fprintln(os.Stderr, "conformance: hollow nodes are for one node only, and -servers is between 1 and -nodes")
+	if o.kubelet && (o.nodes > 1 || o.hollowNodes > 0) || o.nodes > 1 && o.hollowNodes > 0 || o.servers < 1 || o.servers > o.nodes {
+		fmt.Fprintln(os.Stderr, "conformance: hollow nodes and -kubelet are for one node only, and -servers is between 1 and -nodes")
 		os.Exit(2)
 	}
 	signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE) // clean up even if the output is no longer read
@@ -113,7 +115,7 @@ func run(ctx context.Context, o options) (ok bool, err error) {
 	if err := n.install(ctx, o.install); err != nil {
 		return false, err
 	}
-	s := suite{options: o, node: n}
+	s := suite{options: o, node: n, together: map[string]string{}}
 	names, err := s.list(ctx)
 	if err != nil {
 		return false, err

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"io/fs"
 	"maps"
 	"os"
@@ -44,6 +45,24 @@ func TestAProcessThatDiesDoesNotTakeTheSummaryAlong(t *testing.T) {
 	ok := report.Print(&out, "conformance", nil)
 	if ok || !strings.Contains(out.String(), "conformance: 7 passed, 6 failed, 0 excused, 0 skipped") || !strings.Contains(out.String(), "FAIL dies: e2e.test: the tests wrote no report") {
 		t.Errorf("ok %v\n%s", ok, out.String())
+	}
+}
+
+// Specs of an ordered container fail in a process that has not run those before them.
+func TestOrderedSpecsStayTogether(t *testing.T) {
+	s := suite{together: map[string]string{}}
+	var names []string
+	for i := range batch - 1 {
+		names = append(names, fmt.Sprint("single", i))
+	}
+	for i := range 2 * batch {
+		name := fmt.Sprint("ordered", i)
+		names, s.together[name] = append(names, name), "together"
+	}
+	names = append(names, "last")
+	got := s.batches(names)
+	if len(got) != 2 || len(got[0]) != 3*batch-1 || !slices.Equal(got[1], []string{"last"}) {
+		t.Errorf("%q", got)
 	}
 }
 

@@ -26,6 +26,7 @@ type node struct {
 	started     bool
 	network     *cluster.Network // nil for one node
 	fleet       *fleet           // nil without hollow nodes
+	kubelet     *kubelet         // nil if it is not a process of its own
 }
 
 // up starts a node, and the hollow ones beside it, and returns when all are Ready.
@@ -48,6 +49,9 @@ func up(ctx context.Context, o options, names []string) (n *node, err error) {
 	}
 	if n.registries, err = registries.Start(ctx, filepath.Join(n.dir, "pki"), hosts, images); err != nil {
 		return n, err
+	}
+	if o.kubelet {
+		return n, n.pieces(ctx)
 	}
 	if o.nodes > 1 {
 		return n, n.several(ctx, o)
@@ -99,7 +103,13 @@ func (n *node) logs() map[string]string {
 		return map[string]string{"wherry.log": filepath.Join(n.data(), log)}
 	}
 	all := map[string]string{}
+	if n.kubelet != nil {
+		all["kubelet.log"] = n.kubelet.log()
+	}
 	for _, m := range n.network.Machines {
+		if n.kubelet != nil && m == n.kubelet.machine {
+			continue
+		}
 		all["wherry-"+m.Name+".log"] = filepath.Join(m.Data, log)
 	}
 	return all
@@ -107,6 +117,9 @@ func (n *node) logs() map[string]string {
 
 // program returns a command that reaches the API server and the nodes.
 func (n *node) program(ctx context.Context, name string, args ...string) *exec.Cmd {
+	if n.kubelet != nil {
+		return n.kubelet.machine.Command(ctx, name, args...)
+	}
 	if n.network != nil {
 		return n.network.Machines[0].Command(ctx, name, args...)
 	}
@@ -152,6 +165,9 @@ func (n *node) close(ctx context.Context) error {
 	var errs []error
 	if n.fleet != nil {
 		errs = append(errs, n.fleet.close())
+	}
+	if n.kubelet != nil {
+		errs = append(errs, n.kubelet.close(context.WithoutCancel(ctx)))
 	}
 	if n.network != nil {
 		errs = append(errs, n.network.TakeAway(context.WithoutCancel(ctx)))

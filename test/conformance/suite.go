@@ -26,7 +26,8 @@ var exceptions = ginkgo.Exceptions{
 	"Networking should provider Internet connection for containers using DNS":                   "it connects to google.com; the machine it ran on reaches no other",
 	"DNS configMap nameserver":                                  "it changes the ConfigMap of the cluster's CoreDNS; there is none, the node itself answers, and has flags for this",
 	"volumeMode should not mount / map unused volumes in a pod": "it looks for the kubelet's folder at /var/lib/kubelet, whatever it is told",
-	"Workload [FeatureGate:GenericWorkload]":                    "it wants scheduling.k8s.io/v1alpha2, which 1.37 no longer has; what took its place is off by default, and not served here",
+	"should not continue running liveness probes for restartable init containers and restart them while in preStop": "it wants what KEP-4438 does away with: sidecars without liveness probes while a preStop hook runs",
+	"Workload [FeatureGate:GenericWorkload]": "it wants scheduling.k8s.io/v1alpha2, which 1.37 no longer has; what took its place is off by default, and not served here",
 }
 
 // lowersOOM reports whether this machine lets a process lower its oom_score_adj.
@@ -44,6 +45,8 @@ const batch = 6
 type suite struct {
 	options
 	node *node
+	// together has the container of each spec that may need those before it there.
+	together map[string]string
 }
 
 // apart splits off the specs that must not run beside others.
@@ -68,6 +71,9 @@ func (s *suite) list(ctx context.Context) ([]string, error) {
 	for _, sp := range report.Specs {
 		if sp.Type == "It" && sp.State == "passed" {
 			names = append(names, sp.Name())
+			if s.kubelet { // there are ordered containers among them, and the report does not say which
+				s.together[sp.Name()] = strings.Join(sp.Containers, " ")
+			}
 		}
 	}
 	if len(names) == 0 {
@@ -76,12 +82,25 @@ func (s *suite) list(ctx context.Context) ([]string, error) {
 	return names, nil
 }
 
+// batches splits specs into those that run in one process.
+func (s *suite) batches(names []string) (out [][]string) {
+	for i, name := range names {
+		needs := i > 0 && s.together[name] != "" && s.together[name] == s.together[names[i-1]]
+		if last := len(out) - 1; last < 0 || len(out[last]) >= batch && !needs {
+			out = append(out, []string{name})
+		} else {
+			out[last] = append(out[last], name)
+		}
+	}
+	return out
+}
+
 // run runs specs, some at a time, and adds to the report. The specs of a process that died without a report
 // appear in it as aborted: they stop neither the run nor its summary. So do those that an
 // interrupted run did not get to; the error says why.
 func (s *suite) run(ctx context.Context, all *ginkgo.Report, names []string, procs int) error {
 	work := make(chan []string, len(names))
-	for b := range slices.Chunk(names, batch) {
+	for _, b := range s.batches(names) {
 		work <- b
 	}
 	close(work)
@@ -146,13 +165,21 @@ func (s *suite) process(ctx context.Context, name string, args ...string) (_ *gi
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, log.Close()) }()
-	cmd := s.node.program(ctx, s.e2e, append([]string{
-		"--kubeconfig=" + s.node.kubeconfig(), "--provider=skeleton", "--non-blocking-taints=node.kubernetes.io/",
-		"--disable-log-dump", "--dump-logs-on-failure=false", "--ginkgo.no-color", "--ginkgo.v",
-		"--ginkgo.timeout=1h", "--ginkgo.json-report=" + report, "--kubelet-root-dir=" + filepath.Join(s.node.data(), "kubelet"),
-	}, slices.Concat(s.e2eFlags, args)...)...)
+	flags := []string{
+		"--non-blocking-taints=node.kubernetes.io/", "--disable-log-dump", "--dump-logs-on-failure=false", "--ginkgo.no-color",
+		"--ginkgo.v", "--ginkgo.timeout=1h", "--ginkgo.json-report=" + report,
+	}
+	dir, env := s.node.dir, registries.WithoutProxies(os.Environ())
+	if k := s.node.kubelet; k != nil {
+		flags = append(flags, k.flags()...)
+		dir, env = k.dir, append(env, "PATH="+filepath.Join(k.dir, "bin")+":"+os.Getenv("PATH"))
+	} else {
+		flags = append(flags, "--kubeconfig="+s.node.kubeconfig(), "--provider=skeleton",
+			"--kubelet-root-dir="+filepath.Join(s.node.data(), "kubelet"))
+	}
+	cmd := s.node.program(ctx, s.e2e, slices.Concat(flags, s.e2eFlags, args)...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
-	cmd.Dir, cmd.Env = s.node.dir, registries.WithoutProxies(os.Environ())
+	cmd.Dir, cmd.Env = dir, env
 	cmd.Stdout, cmd.Stderr = io.Writer(log), log
 	var failed *exec.ExitError
 	if err := cmd.Run(); err != nil && !errors.As(err, &failed) {

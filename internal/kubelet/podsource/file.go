@@ -78,6 +78,9 @@ func (m Manifests) Follow(ctx context.Context) error {
 			if ev.Name == f.path {
 				f.watch(ctx, w) // it may be another one now
 			}
+			if ev.Has(fsnotify.Remove) || ev.Has(fsnotify.Rename) {
+				f.removed(ev.Name)
+			}
 			f.read(ctx)
 		case err := <-w.Errors:
 			klog.FromContext(ctx).Error(err, "Failed to watch static pods", "path", f.path)
@@ -87,6 +90,31 @@ func (m Manifests) Follow(ctx context.Context) error {
 			f.tell(f.read(ctx))
 		}
 	}
+}
+
+// removed hands over the pods without that of a file, which may be there again by now: whoever takes a manifest away and
+// puts it back restarts its pod.
+func (f *files) removed(name string) {
+	if f.last[name] == nil {
+		return
+	}
+	delete(f.last, name)
+	f.Set(lastOfEach(f.last))
+}
+
+// lastOfEach returns the pods of files. Of those of one name, the last file's counts.
+func lastOfEach(files map[string]*v1.Pod) []*v1.Pod {
+	out := make([]*v1.Pod, 0, len(files))
+	known := map[types.NamespacedName]bool{}
+	for _, name := range slices.Backward(slices.Sorted(maps.Keys(files))) {
+		pod := files[name]
+		if key := (types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}); !known[key] {
+			known[key] = true
+			out = append(out, pod)
+		}
+	}
+	slices.Reverse(out)
+	return out
 }
 
 type files struct {
@@ -151,11 +179,7 @@ func (f *files) read(ctx context.Context) map[string]error {
 		byName[key] = name
 	}
 	f.last = now
-	out := make([]*v1.Pod, 0, len(byName))
-	for _, name := range slices.Sorted(maps.Values(byName)) {
-		out = append(out, now[name])
-	}
-	f.Set(out)
+	f.Set(lastOfEach(now))
 	return bad
 }
 

@@ -2,6 +2,7 @@ package podsource
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -303,6 +304,54 @@ func TestFilesThatChange(t *testing.T) {
 	next()
 	write(elsewhere, "6")
 	next("6")
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// A manifest that was taken away and put back used to change nothing if that was done before the directory was read:
+// whoever wants to restart a static pod does this.
+func TestAManifestThatIsPutBackWasAway(t *testing.T) {
+	dir := t.TempDir()
+	web, away := filepath.Join(dir, "web.yaml"), filepath.Join(t.TempDir(), "web.yaml")
+	write := func() error { return os.WriteFile(web, []byte(manifest), 0o600) }
+	if err := write(); err != nil {
+		t.Fatal(err)
+	}
+	got := make(chan int, 100)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	files := Manifests{
+		Path: dir, Node: "n1", Every: time.Hour, Bad: func(string, *v1.Pod, error) {},
+		Set: func(p []*v1.Pod) { got <- len(p) },
+	}
+	done := make(chan error, 1)
+	go func() { done <- files.Follow(ctx) }()
+	await := func(n int) {
+		t.Helper()
+		for {
+			select {
+			case have := <-got:
+				if have == n {
+					return
+				}
+			case <-time.After(10 * time.Second):
+				t.Fatalf("never %d pods", n)
+			}
+		}
+	}
+	await(1)
+	for name, move := range map[string]func() error{
+		"deleted and written again": func() error { return errors.Join(os.Remove(web), write()) },
+		"moved away and back":       func() error { return errors.Join(os.Rename(web, away), os.Rename(away, web)) },
+	} {
+		if err := move(); err != nil {
+			t.Fatal(name, err)
+		}
+		await(0)
+		await(1)
+	}
 	cancel()
 	if err := <-done; err != nil {
 		t.Error(err)

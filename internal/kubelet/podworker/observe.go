@@ -40,7 +40,7 @@ func (w *Worker) observe(ctx context.Context) (podplan.Input, error) {
 	}
 	in := podplan.Input{Record: w.record, Node: w.deps.Node(), CgroupReady: w.cgroup, Forgotten: w.forgotten, Resized: w.resized}
 	w.mu.Lock()
-	in.Pod, in.Absent, in.Objects = w.pod, w.absent, w.objects
+	in.Pod, in.Absent, in.Objects = w.pod, w.absent || w.removed, w.objects
 	static, eviction, reclaim := w.static, w.eviction, w.reclaim
 	if w.listDue {
 		w.listed, w.listDue = false, false

@@ -6,6 +6,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
 )
 
@@ -99,6 +100,20 @@ func (t *Table) releaseLocked(uid types.UID) {
 	}
 }
 
+// Lingering returns the names of static pods that no source has any more and that are not gone yet.
+func (t *Table) Lingering() sets.Set[types.NamespacedName] {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	out := sets.New[types.NamespacedName]()
+	for _, w := range t.all() {
+		if w.lingers() {
+			pod := w.Snapshot().Pod
+			out.Insert(types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name})
+		}
+	}
+	return out
+}
+
 // Remove says that no source has the pod any more. last, if not nil, is the pod as it was last
 // seen, with the grace period of its deletion.
 func (t *Table) Remove(uid types.UID, last *v1.Pod) {
@@ -181,6 +196,22 @@ func (t *Table) startLocked(w *Worker) {
 	})
 }
 
+// again returns the pod in its next life: its containers are restarted.
+func again(pod *v1.Pod, before *v1.PodStatus) *v1.Pod {
+	pod = pod.DeepCopy()
+	restarted := func(list []v1.ContainerStatus) (out []v1.ContainerStatus) {
+		for i := range list {
+			if list[i].ContainerID != "" {
+				out = append(out, v1.ContainerStatus{Name: list[i].Name, RestartCount: list[i].RestartCount + 1})
+			}
+		}
+		return out
+	}
+	pod.Status.ContainerStatuses = restarted(before.ContainerStatuses)
+	pod.Status.InitContainerStatuses = restarted(before.InitContainerStatuses)
+	return pod
+}
+
 // ended removes a worker whose pod is gone, and lets a static successor start.
 func (t *Table) ended(w *Worker) {
 	s := w.Snapshot()
@@ -195,7 +226,10 @@ func (t *Table) ended(w *Worker) {
 	}
 	t.releaseLocked(w.uid)
 	if pod := w.wanted(); pod != nil && s.Static {
-		t.setLocked(pod, true, nil) // its manifest was put back in the meantime
+		t.setLocked(again(pod, &s.Status), true, nil) // its manifest was put back in the meantime
 	}
 	t.mu.Unlock()
+	if s.Static && t.deps.Left != nil {
+		t.deps.Left()
+	}
 }

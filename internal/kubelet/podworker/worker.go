@@ -81,6 +81,8 @@ type Deps struct {
 	// Ran, if not nil, is called when a container is seen running that was not running before. The
 	// pod's snapshot already shows it.
 	Ran func()
+	// Left, if not nil, is called when a static pod is gone.
+	Left func()
 	// Began, if not nil, is called with the time that a wanted pod waited for its worker.
 	Began func(waited time.Duration)
 	// Started, if not nil, is called when a pod runs for the first time, with the time it was first
@@ -142,6 +144,7 @@ type Worker struct {
 	orphan   bool // pod was rebuilt from labels or the record
 	static   bool
 	absent   bool
+	removed  bool           // a static pod of which the manifest was removed, if only for a moment: this life of it ends
 	since    time.Time      // when the pod was first set
 	found    podplan.Record // what was on record when the worker was created
 	objects  uint64
@@ -250,6 +253,7 @@ func (w *Worker) set(pod *v1.Pod, static bool) {
 func (w *Worker) setAbsent(last *v1.Pod) {
 	w.mu.Lock()
 	w.absent = true
+	w.removed = w.removed || w.static
 	if last != nil {
 		// The object was gone before the pod: it was deleted by force. What runs has only the
 		// shortest grace period left.
@@ -307,6 +311,13 @@ func (w *Worker) precedes(pod *v1.Pod) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return (w.static || w.orphan) && w.pod != nil && w.pod.Name == pod.Name && w.pod.Namespace == pod.Namespace
+}
+
+// lingers reports whether this is a static pod, or perhaps one, that no source has any more and that is not gone yet.
+func (w *Worker) lingers() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.absent && (w.static || w.orphan) && w.pod != nil
 }
 
 // decided reports whether it is known that the pod is wanted, or that it is not.

@@ -87,23 +87,30 @@ func (p *Pods) Run(ctx context.Context) error {
 	}
 }
 
-// sync removes the mirrors that are not needed, and creates those that are missing.
+// sync removes the mirrors that are not needed, and creates those that are missing. As long as a pod of the name has not
+// gone yet, its mirror stays, and shows that it is there.
 func (p *Pods) sync(ctx context.Context) error {
 	if !p.deps.Listed() {
 		return nil
 	}
 	settled := p.deps.Settled()
+	lingering := p.deps.Table.Lingering()
 	p.mu.Lock()
 	var create, remove []*v1.Pod
 	for key, s := range p.static {
-		if have := p.mirror[key]; have == nil {
+		have := p.mirror[key]
+		switch {
+		case have != nil && have.DeletionTimestamp != nil:
+			remove = append(remove, have)
+		case lingering.Has(key):
+		case have == nil:
 			create = append(create, s)
-		} else if !reflects(s, have) || have.DeletionTimestamp != nil {
+		case !reflects(s, have):
 			remove = append(remove, have)
 		}
 	}
 	for key, have := range p.mirror {
-		if p.static[key] == nil && settled {
+		if p.static[key] == nil && settled && (have.DeletionTimestamp != nil || !lingering.Has(key)) {
 			remove = append(remove, have)
 		}
 	}

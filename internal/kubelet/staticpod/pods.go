@@ -11,6 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/kubernetes"
 
 	"wherry.dev/internal/api/pods"
@@ -20,6 +21,8 @@ import (
 type Table interface {
 	Set(pod *v1.Pod, static bool)
 	Remove(uid types.UID, last *v1.Pod)
+	// Lingering returns the names of pods that were removed, or replaced by others, and are not gone yet.
+	Lingering() sets.Set[types.NamespacedName]
 }
 
 // Status writes the statuses of static pods to their mirrors; *status.Manager implements it.

@@ -2,6 +2,7 @@ package staticpod
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -9,16 +10,20 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
 	"wherry.dev/internal/api/pods"
 )
 
-type table struct{}
+// table has the names of the pods that linger.
+type table []types.NamespacedName
 
 func (table) Set(*v1.Pod, bool)         {}
 func (table) Remove(types.UID, *v1.Pod) {}
+
+func (t table) Lingering() sets.Set[types.NamespacedName] { return sets.New(t...) }
 
 // shown has the UID of the mirror of each static pod.
 type shown map[types.UID]types.UID
@@ -115,6 +120,51 @@ func TestAMirrorThatIsRefusedDoesNotHideOthers(t *testing.T) {
 	list, err := client.CoreV1().Pods("").List(t.Context(), metav1.ListOptions{})
 	if err != nil || len(list.Items) != 4 {
 		t.Errorf("%v, %d mirrors", err, len(list.Items))
+	}
+}
+
+// A mirror used to go, or to be replaced by that of the next pod, while the containers of its own pod still had their
+// grace period: kubectl did not show them any more, and a drain took the node for empty.
+func TestAMirrorStaysUntilItsPodIsGone(t *testing.T) {
+	old := mirrorOf("m")
+	for name, next := range map[string][]*v1.Pod{"removed": nil, "replaced": {pod("next")}} {
+		t.Run(name, func(t *testing.T) {
+			client := fake.NewClientset(old)
+			left := table{nameOf(old)}
+			p := New(Deps{
+				Table: &left, Status: shown{}, Client: client, Listed: func() bool { return true }, Settled: func() bool { return true },
+				Node: func() *v1.Node { return &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "n"}} },
+			})
+			p.SetMirror(old, false)
+			for _, s := range next {
+				s.Annotations[pods.AnnotationConfigHash] = "2"
+			}
+			p.Set("file", next)
+			sync := func() (uids []types.UID) {
+				if err := p.sync(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				list, err := client.CoreV1().Pods("ns").List(t.Context(), metav1.ListOptions{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				for i := range list.Items {
+					uids = append(uids, list.Items[i].UID)
+				}
+				return uids
+			}
+			if got := sync(); !slices.Equal(got, []types.UID{"m"}) {
+				t.Errorf("while the pod ends, there are %v", got)
+			}
+			left = nil
+			if got := sync(); len(got) != 0 {
+				t.Errorf("when it is gone, there are %v", got)
+			}
+			p.SetMirror(old, true)
+			if got := sync(); len(got) != len(next) {
+				t.Errorf("there are %v, want %d", got, len(next))
+			}
+		})
 	}
 }
 
