@@ -24,7 +24,7 @@ LDFLAGS := -s -w -X wherry.dev/internal/version.Version=$(VERSION) \
   -X $(VERSION_PKG).gitVersion=$(KUBE)+wherry -X $(VERSION_PKG).gitMajor=1 -X $(VERSION_PKG).gitMinor=37 \
   -X $(VERSION_PKG).gitTreeState=clean -X $(VERSION_PKG).buildDate=1970-01-01T00:00:00Z
 
-.PHONY: help deps deps-test deps-race build images up cluster down purge faults upgrade test attack kills history race lint bench bench-api bench-cri bench-hollow bench-nodes bench-scheduler diff-scheduler sim sim-scheduler conformance critest test-v2 fuzz clean
+.PHONY: help deps deps-test deps-race build images up cluster down purge faults upgrade test attack kills history race lint bench bench-api bench-cri bench-hollow bench-nodes bench-scheduler diff-scheduler sim sim-scheduler conformance kubelet-specs critest test-v2 fuzz clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | sort | expand -t 14
@@ -118,6 +118,10 @@ sim-scheduler: ## random clusters in virtual time: make sim-scheduler LIVES=1000
 conformance: build ## upstream's e2e specs: make conformance E2E_TEST=/path/to/e2e.test [AGNHOST=/path] [COREDNS=/path] [SAMPLE_APISERVER=/path ETCD=/path] [NODES=3 SERVERS=1] [CONFORMANCE_FLAGS=-focus=…]
 	@if [ -z "$(E2E_TEST)" ]; then echo "SKIP: conformance needs upstream's test binary: make conformance E2E_TEST=/path/to/e2e.test AGNHOST=/path/to/agnhost"; \
 	else $(GO) run ./test/conformance -agnhost "$(AGNHOST)" -coredns "$(COREDNS)" -sample-apiserver "$(SAMPLE_APISERVER)" -etcd "$(ETCD)" $(if $(NODES),-nodes $(NODES) -focus '\[Conformance\]' -skip '\[Flaky\]') $(if $(SERVERS),-servers $(SERVERS)) $(CONFORMANCE_FLAGS) $(BIN) "$(E2E_TEST)" $(UP_FLAGS); fi
+
+kubelet-specs: build ## upstream's specs of the kubelet alone: make kubelet-specs E2E_NODE_TEST=/path/to/e2e_node.test AGNHOST=/path [CONFORMANCE_FLAGS=-focus=…]
+	@if [ -z "$(E2E_NODE_TEST)" ]; then echo "SKIP: kubelet-specs needs upstream's test binary: make kubelet-specs E2E_NODE_TEST=/path/to/e2e_node.test AGNHOST=/path/to/agnhost"; \
+	else $(GO) run ./test/conformance -kubelet -agnhost "$(AGNHOST)" $(CONFORMANCE_FLAGS) $(BIN) "$(E2E_NODE_TEST)"; fi
 
 critest: build ## upstream's CRI tests: make critest CRITEST=/path/to/critest [CRITEST_FLAGS=-benchmark]
 	@if [ -z "$(CRITEST)" ]; then echo "SKIP: critest needs upstream's test binary: make critest CRITEST=/path/to/critest"; \

@@ -187,8 +187,14 @@ func (w Welcome) Accept(dataDir string) (made []string, err error) {
 	return made, storage.Join(etcd, w.Members)
 }
 
-// Members returns the etcds of the cluster's servers.
-func (s *Server) Members() ([]storage.Member, error) { return s.backend.Members() }
+// Members returns the etcds of the cluster's servers. One that is alone has a name of its own, and is shown by its server's.
+func (s *Server) Members() ([]storage.Member, error) {
+	all, err := s.backend.Members()
+	if len(all) == 1 && s.cfg.PeerName != "" {
+		all[0].Name = s.cfg.PeerName
+	}
+	return all, err
+}
 
 // RemoveMember takes the etcd of a server out of the cluster.
 func (s *Server) RemoveMember(ctx context.Context, who string) (storage.Member, error) {

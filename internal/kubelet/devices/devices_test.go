@@ -31,6 +31,7 @@ type fakePlugin struct {
 	pluginapi.UnimplementedDevicePluginServer
 	options   *pluginapi.DevicePluginOptions
 	list      chan []*pluginapi.Device
+	mute      error // of ListAndWatch, instead of devices
 	prefer    []string
 	refuse    error
 	answers   int // to Allocate, instead of one
@@ -46,6 +47,9 @@ func (p *fakePlugin) GetDevicePluginOptions(context.Context, *pluginapi.Empty) (
 }
 
 func (p *fakePlugin) ListAndWatch(_ *pluginapi.Empty, s grpc.ServerStreamingServer[pluginapi.ListAndWatchResponse]) error {
+	if p.mute != nil {
+		return p.mute
+	}
 	for {
 		select {
 		case list := <-p.list:
@@ -244,6 +248,18 @@ func TestPluginComesAndGoes(t *testing.T) {
 	n.wantResources(2, 2)
 	// A second one takes the place of the first, which is told no longer.
 	n.plugin("other.sock", &fakePlugin{}, "x")
+	n.wantResources(1, 1)
+}
+
+// Such a plugin used to leave no trace on the node; upstream's shows that there is nothing of its resource.
+func TestAPluginThatTellsOfNoDevices(t *testing.T) {
+	n := newNode(t)
+	n.plugin("one.sock", &fakePlugin{mute: errors.New("no devices today")})
+	n.wantResources(0, 0)
+	if c, _ := n.m.Resources(); len(c) != 1 {
+		t.Errorf("the node offers %v", c)
+	}
+	n.plugin("again.sock", &fakePlugin{}, "a")
 	n.wantResources(1, 1)
 }
 

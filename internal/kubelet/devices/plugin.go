@@ -172,11 +172,16 @@ func (m *Manager) take(p *plugin, list []*pluginapi.Device) {
 	m.changed()
 }
 
-// left notes that a plugin has gone, and reports whether it was the one of its resource.
+// left notes that a plugin has gone, and reports whether it was the one of its resource. The node offers none of a
+// resource of which the first plugin goes before it tells of any device.
 func (m *Manager) left(p *plugin) bool {
 	m.mu.Lock()
 	of := m.known[p.resource]
-	was := of != nil && of.plugin == p
+	if of == nil {
+		of = &inventory{plugin: p}
+		m.known[p.resource] = of
+	}
+	was := of.plugin == p
 	if was {
 		of.since = time.Now()
 	}
