@@ -132,6 +132,11 @@ func startNode(l *life, number int) (*node, error) {
 	n.table = podworker.NewTable(pods, podworker.Deps{
 		Runtime: cri, Executor: watched{ops, n}, Status: sink{n.status, n}, Prober: n.prober, Records: records,
 		Admission: n.gate, Residue: ops.Residue, FinalMessage: ops.FinalMessage,
+		Left: func() {
+			if n.static != nil {
+				n.static.Poke()
+			}
+		},
 		Tell: ops.Tell, Stepped: func(time.Duration) { l.hist.add(Event{What: Stepped}) },
 		Node: func() podplan.Node {
 			time.Sleep(l.dice.upTo(100*time.Microsecond, look)) // no two looks at the same moment

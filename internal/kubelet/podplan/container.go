@@ -216,7 +216,8 @@ func (p *planner) done(c *v1.Container, dead *Container) bool {
 
 // floor keeps restart counts from falling when instances were lost.
 func (p *planner) floor(name string) uint32 {
-	n := p.in.Record.history(name).Attempt
+	h := p.in.Record.history(name)
+	n := max(h.Attempt, h.Before)
 	if st := findStatus(&p.in.Reported, name); st != nil && st.RestartCount > 0 {
 		n = max(n, uint32(st.RestartCount))
 	}

@@ -18,9 +18,11 @@ import (
 func (r *reporter) container(c *v1.Container, waiting string) v1.ContainerStatus {
 	last := r.last(c.Name)
 	old := findStatus(&r.in.Reported, c.Name)
-	st := v1.ContainerStatus{Name: c.Name, Image: c.Image, VolumeMounts: r.volumeMounts(c, last)}
+	st := v1.ContainerStatus{
+		Name: c.Name, Image: c.Image, VolumeMounts: r.volumeMounts(c, last), RestartCount: int32(r.in.Record.history(c.Name).Before),
+	}
 	if old != nil {
-		st.RestartCount, st.LastTerminationState = old.RestartCount, old.LastTerminationState
+		st.RestartCount, st.LastTerminationState = max(st.RestartCount, old.RestartCount), old.LastTerminationState
 	}
 	if !pods.IsEphemeral(r.in.Pod, c.Name) {
 		st.Started = new(r.started(c, last))

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+
+	"wherry.dev/internal/api/pods"
 )
 
 // Record holds what cannot be observed again. The pod's worker is its only writer, and writes it
@@ -144,8 +146,29 @@ type History struct {
 	// Dropped is the attempt of the newest instance that was removed before it ran: restart counts
 	// have already included it.
 	Dropped uint32 `json:",omitempty"`
+	// Before is how often the container was restarted, at the least, when this life of a static pod began.
+	Before uint32 `json:",omitempty"`
 	// Last is the final state of the newest instance that was removed.
 	Last *Container `json:",omitempty"`
+}
+
+// Again returns the record with which the next life of a static pod begins, of which the manifest was taken away and put
+// back: its containers count as restarted.
+func (r Record) Again(pod *v1.Pod, last *v1.PodStatus) Record {
+	out := Record{}
+	for c := range pods.Containers(&pod.Spec) {
+		name, before := c.Name, uint32(0)
+		if h, ok := r.Containers[name]; ok {
+			before = max(h.Attempt, h.Before) + 1
+		}
+		if st := findStatus(last, name); st != nil && st.RestartCount > 0 {
+			before = max(before, uint32(st.RestartCount))
+		}
+		if before > 0 {
+			out.setHistory(name, History{Before: before})
+		}
+	}
+	return out
 }
 
 // clone copies the parts that a plan may change.

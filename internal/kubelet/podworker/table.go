@@ -100,7 +100,7 @@ func (t *Table) releaseLocked(uid types.UID) {
 	}
 }
 
-// Lingering returns the names of static pods that no source has any more and that are not gone yet.
+// Lingering returns the names of static pods that were removed and are not gone yet, even if they have been put back.
 func (t *Table) Lingering() sets.Set[types.NamespacedName] {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -196,22 +196,6 @@ func (t *Table) startLocked(w *Worker) {
 	})
 }
 
-// again returns the pod in its next life: its containers are restarted.
-func again(pod *v1.Pod, before *v1.PodStatus) *v1.Pod {
-	pod = pod.DeepCopy()
-	restarted := func(list []v1.ContainerStatus) (out []v1.ContainerStatus) {
-		for i := range list {
-			if list[i].ContainerID != "" {
-				out = append(out, v1.ContainerStatus{Name: list[i].Name, RestartCount: list[i].RestartCount + 1})
-			}
-		}
-		return out
-	}
-	pod.Status.ContainerStatuses = restarted(before.ContainerStatuses)
-	pod.Status.InitContainerStatuses = restarted(before.InitContainerStatuses)
-	return pod
-}
-
 // ended removes a worker whose pod is gone, and lets a static successor start.
 func (t *Table) ended(w *Worker) {
 	s := w.Snapshot()
@@ -219,6 +203,7 @@ func (t *Table) ended(w *Worker) {
 		return
 	}
 	t.mu.Lock()
+	lingered := s.Static || w.lingers()
 	t.drop(w)
 	defer w.put(&s)             // whoever waits for a newer one finds none
 	if !s.Static && !w.gone() { // the source may have reported it since the worker last looked
@@ -226,10 +211,12 @@ func (t *Table) ended(w *Worker) {
 	}
 	t.releaseLocked(w.uid)
 	if pod := w.wanted(); pod != nil && s.Static {
-		t.setLocked(again(pod, &s.Status), true, nil) // its manifest was put back in the meantime
+		next := newWorker(w.uid, t.deps) // its manifest was put back in the meantime
+		next.record, next.recorded, next.unwritten = s.Input.Record.Again(pod, &s.Status), true, true
+		t.setLocked(pod, true, next)
 	}
 	t.mu.Unlock()
-	if s.Static && t.deps.Left != nil {
+	if lingered && t.deps.Left != nil {
 		t.deps.Left()
 	}
 }

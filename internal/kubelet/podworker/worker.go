@@ -81,7 +81,7 @@ type Deps struct {
 	// Ran, if not nil, is called when a container is seen running that was not running before. The
 	// pod's snapshot already shows it.
 	Ran func()
-	// Left, if not nil, is called when a static pod is gone.
+	// Left, if not nil, is called when a static pod is gone, or what may have been one.
 	Left func()
 	// Began, if not nil, is called with the time that a wanted pod waited for its worker.
 	Began func(waited time.Duration)
@@ -313,11 +313,11 @@ func (w *Worker) precedes(pod *v1.Pod) bool {
 	return (w.static || w.orphan) && w.pod != nil && w.pod.Name == pod.Name && w.pod.Namespace == pod.Namespace
 }
 
-// lingers reports whether this is a static pod, or perhaps one, that no source has any more and that is not gone yet.
+// lingers reports whether this is a static pod, or perhaps one, that was removed and is not gone yet.
 func (w *Worker) lingers() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.absent && (w.static || w.orphan) && w.pod != nil
+	return (w.absent || w.removed) && (w.static || w.orphan) && w.pod != nil
 }
 
 // decided reports whether it is known that the pod is wanted, or that it is not.

@@ -38,6 +38,9 @@ func (p *Pods) SetMirror(mirror *v1.Pod, gone bool) {
 	case have != nil && have.UID == mirror.UID: // a newer one may have been created already
 		delete(p.mirror, key)
 	}
+	if gone {
+		delete(p.over, mirror.UID)
+	}
 	if static := p.static[key]; static != nil {
 		p.linkLocked(static)
 	}
@@ -48,7 +51,7 @@ func (p *Pods) SetMirror(mirror *v1.Pod, gone bool) {
 // linkLocked sets which object the status manager writes the static pod's status to.
 func (p *Pods) linkLocked(static *v1.Pod) {
 	mirror := p.mirror[nameOf(static)]
-	if mirror != nil && (mirror.DeletionTimestamp != nil || !reflects(static, mirror)) {
+	if mirror != nil && (mirror.DeletionTimestamp != nil || p.over[mirror.UID] || !reflects(static, mirror)) {
 		mirror = nil
 	}
 	p.deps.Status.SetMirror(static.UID, mirror)
@@ -105,7 +108,7 @@ func (p *Pods) sync(ctx context.Context) error {
 		case lingering.Has(key):
 		case have == nil:
 			create = append(create, s)
-		case !reflects(s, have):
+		case p.over[have.UID] || !reflects(s, have):
 			remove = append(remove, have)
 		}
 	}

@@ -59,13 +59,15 @@ type Pods struct {
 	mu     sync.Mutex
 	static map[types.NamespacedName]*v1.Pod
 	mirror map[types.NamespacedName]*v1.Pod
+	// over has the mirrors of pods that were removed. If such a pod is put back, it gets another one for its next life.
+	over map[types.UID]bool
 }
 
 // New returns Pods without any pods.
 func New(deps Deps) *Pods {
 	return &Pods{
 		deps: deps, wake: make(chan struct{}, 1), from: map[string][]*v1.Pod{},
-		static: map[types.NamespacedName]*v1.Pod{}, mirror: map[types.NamespacedName]*v1.Pod{},
+		static: map[types.NamespacedName]*v1.Pod{}, mirror: map[types.NamespacedName]*v1.Pod{}, over: map[types.UID]bool{},
 	}
 }
 
@@ -86,10 +88,10 @@ func (p *Pods) Set(from string, pods []*v1.Pod) {
 			}
 		}
 	}
-	for uid := range before {
+	for uid, pod := range before {
 		if p.byUID[uid] == nil {
 			p.deps.Table.Remove(uid, nil)
-			p.deps.Status.SetMirror(uid, nil)
+			p.endMirror(pod)
 		}
 	}
 	for _, pod := range all {
@@ -107,6 +109,16 @@ func (p *Pods) Set(from string, pods []*v1.Pod) {
 	}
 	p.mu.Unlock()
 	p.Poke()
+}
+
+// endMirror gives up the mirror of a pod that was removed.
+func (p *Pods) endMirror(pod *v1.Pod) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if mirror := p.mirror[nameOf(pod)]; mirror != nil {
+		p.over[mirror.UID] = true
+	}
+	p.deps.Status.SetMirror(pod.UID, nil)
 }
 
 // seenBefore returns the old pod if the new one is the same. If the content of a manifest that sets
