@@ -32,6 +32,7 @@ type fakePlugin struct {
 	options   *pluginapi.DevicePluginOptions
 	list      chan []*pluginapi.Device
 	mute      error // of ListAndWatch, instead of devices
+	shy       error // of GetDevicePluginOptions
 	prefer    []string
 	refuse    error
 	answers   int // to Allocate, instead of one
@@ -43,7 +44,7 @@ type fakePlugin struct {
 }
 
 func (p *fakePlugin) GetDevicePluginOptions(context.Context, *pluginapi.Empty) (*pluginapi.DevicePluginOptions, error) {
-	return p.options, nil
+	return p.options, p.shy
 }
 
 func (p *fakePlugin) ListAndWatch(_ *pluginapi.Empty, s grpc.ServerStreamingServer[pluginapi.ListAndWatchResponse]) error {
@@ -155,6 +156,17 @@ func (n *node) register(req *pluginapi.RegisterRequest) error {
 // plugin starts a plugin that has devices, and waits until the node knows them.
 func (n *node) plugin(endpoint string, p *fakePlugin, ids ...string) *fakePlugin {
 	n.t.Helper()
+	n.serve(endpoint, p)
+	if err := n.register(&pluginapi.RegisterRequest{Version: pluginapi.Version, Endpoint: endpoint, ResourceName: gpu}); err != nil {
+		n.t.Fatal(err)
+	}
+	p.list <- healthy(ids...)
+	<-n.changes
+	return p
+}
+
+func (n *node) serve(endpoint string, p *fakePlugin) *fakePlugin {
+	n.t.Helper()
 	p.endpoint, p.list, p.answers = endpoint, make(chan []*pluginapi.Device, 10), 1
 	if p.options == nil {
 		p.options = &pluginapi.DevicePluginOptions{}
@@ -167,12 +179,20 @@ func (n *node) plugin(endpoint string, p *fakePlugin, ids ...string) *fakePlugin
 	pluginapi.RegisterDevicePluginServer(p.server, p)
 	go func() { _ = p.server.Serve(l) }() // it ends with Stop
 	n.t.Cleanup(p.server.Stop)
-	if err := n.register(&pluginapi.RegisterRequest{Version: pluginapi.Version, Endpoint: endpoint, ResourceName: gpu}); err != nil {
-		n.t.Fatal(err)
-	}
-	p.list <- healthy(ids...)
-	<-n.changes
 	return p
+}
+
+// A plugin whose options cannot be had was told that it had registered.
+func TestAPluginThatDoesNotAnswerIsRefused(t *testing.T) {
+	n := newNode(t)
+	p := n.serve("shy.sock", &fakePlugin{shy: errors.New("not today")})
+	err := n.register(&pluginapi.RegisterRequest{Version: pluginapi.Version, Endpoint: p.endpoint, ResourceName: gpu})
+	if err == nil || !strings.Contains(err.Error(), "failed to get device plugin options") || !strings.Contains(err.Error(), "not today") {
+		t.Error(err)
+	}
+	if c, _ := n.m.Resources(); len(c) != 0 {
+		t.Errorf("the node offers %v", c)
+	}
 }
 
 func healthy(ids ...string) []*pluginapi.Device {

@@ -94,7 +94,20 @@ func (r *registrations) Register(ctx context.Context, in *pluginapi.RegisterRequ
 	number := r.m.registered.Add(1)
 	log.Info("Device plugin registers")
 	metrics.DevicePlugins.WithLabelValues(in.GetResourceName()).Inc()
-	r.running.Go(func() { r.m.follow(r.ctx, in.GetResourceName(), path, number) })
+	conn, err := plugins.Dial(path, grpc.WithAuthority("localhost"))
+	if err != nil {
+		log.Error(err, "Cannot reach device plugin")
+		return nil, fmt.Errorf("cannot reach the device plugin at %s: %w", path, err)
+	}
+	p := &plugin{resource: in.GetResourceName(), number: number, client: pluginapi.NewDevicePluginClient(conn)}
+	if p.options, err = p.ask(ctx); err != nil {
+		log.Error(err, "Device plugin does not answer; it has to register again")
+		return nil, errors.Join(fmt.Errorf("failed to get device plugin options: %w", err), conn.Close())
+	}
+	r.running.Go(func() {
+		defer func() { _ = conn.Close() }()
+		r.m.follow(r.ctx, p)
+	})
 	return &pluginapi.Empty{}, nil
 }
 
@@ -109,21 +122,10 @@ func (r *registrations) check(in *pluginapi.RegisterRequest) error {
 }
 
 // follow takes over what a plugin tells until its stream ends.
-func (m *Manager) follow(ctx context.Context, name, path string, number uint64) {
+func (m *Manager) follow(ctx context.Context, p *plugin) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	log := klog.FromContext(ctx).WithValues("resource", name, "socket", path)
-	conn, err := plugins.Dial(path, grpc.WithAuthority("localhost"))
-	if err != nil {
-		log.Error(err, "Cannot reach device plugin")
-		return
-	}
-	defer func() { _ = conn.Close() }()
-	p := &plugin{resource: name, number: number, client: pluginapi.NewDevicePluginClient(conn), end: cancel}
-	if p.options, err = p.ask(ctx); err != nil {
-		log.Error(err, "Device plugin does not answer; it has to register again")
-		return
-	}
+	p.end = cancel
 	stream, err := p.client.ListAndWatch(ctx, &pluginapi.Empty{})
 	for err == nil {
 		var told *pluginapi.ListAndWatchResponse
@@ -132,7 +134,7 @@ func (m *Manager) follow(ctx context.Context, name, path string, number uint64) 
 		}
 	}
 	if m.left(p) && ctx.Err() == nil {
-		log.Error(err, "Device plugin has gone; its devices count as unhealthy until it registers again")
+		klog.FromContext(ctx).Error(err, "Device plugin has gone; its devices count as unhealthy until it registers again", "resource", p.resource)
 	}
 }
 

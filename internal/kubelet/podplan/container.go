@@ -42,6 +42,7 @@ func (p *planner) advance(c *v1.Container, sandboxReady bool) {
 // tend looks after a live instance.
 func (p *planner) tend(c *v1.Container, o *Container) {
 	if p.stopping(o) {
+		p.watchReadiness(o)
 		return
 	}
 	if hook, begun, _ := p.hookOf(o); begun {
@@ -95,6 +96,9 @@ func (p *planner) tendRunning(c *v1.Container, o *Container) {
 		return
 	case probe.Failed != "":
 		message, reason = fmt.Sprintf("Container %s failed %s probe", c.Name, probe.FailedKind), probe.FailedKind
+		if restart {
+			p.restart(o)
+		}
 	default:
 		p.plan.Probes = append(p.plan.Probes, ProbeTarget{ID: o.ID, Name: c.Name, Since: o.Started, Started: p.started(c, o)})
 		if !p.started(c, o) {
@@ -108,6 +112,13 @@ func (p *planner) tendRunning(c *v1.Container, o *Container) {
 		message += ", will be restarted"
 	}
 	p.stop(o, reason, message)
+}
+
+// restart records that a new instance follows this one whatever its exit code, after the usual back-off.
+func (p *planner) restart(o *Container) {
+	h := p.plan.Record.history(o.Name)
+	h.Killed, h.Attempt = o.Attempt+1, max(h.Attempt, o.Attempt)
+	p.plan.Record.setHistory(o.Name, h)
 }
 
 // replace records that a new instance follows this one, whatever the restart policy says.
@@ -142,6 +153,11 @@ func Replacing(in *Input) bool {
 // replaced reports whether a new instance follows a dead one whatever the restart policy says.
 func (v *view) replaced(name string, dead *Container) bool {
 	return dead != nil && v.in.Record.history(name).Replace == dead.Attempt+1
+}
+
+// follows reports whether a new instance follows a dead one whatever its exit code.
+func (v *view) follows(name string, dead *Container) bool {
+	return v.replaced(name, dead) || dead != nil && v.in.Record.history(name).Killed == dead.Attempt+1
 }
 
 // bringUp plans a new instance: restart policy, back-off, image, create.
@@ -205,7 +221,7 @@ func (p *planner) done(c *v1.Container, dead *Container) bool {
 	if pods.IsEphemeral(p.in.Pod, c.Name) {
 		return true
 	}
-	if p.replaced(c.Name, dead) {
+	if p.follows(c.Name, dead) {
 		return false
 	}
 	if pods.IsInit(p.in.Pod, c.Name) && !p.inNewest(dead) && !pods.IsSidecar(c) {

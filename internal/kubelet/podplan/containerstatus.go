@@ -92,7 +92,7 @@ func (r *reporter) setRestarting(st *v1.ContainerStatus, c *v1.Container, last *
 	switch {
 	case r.in.Record.RestartAll != nil && last.Lost:
 		why = &v1.ContainerStateWaiting{Reason: ReasonRestartingAll, Message: messageRestartingAll}
-	case why.Reason == "" && r.replaced(c.Name, last) && (last.Lost || !pods.MayRunAgain(r.in.Pod, c, last.ExitCode)):
+	case why.Reason == "" && r.follows(c.Name, last) && (last.Lost || !pods.MayRunAgain(r.in.Pod, c, last.ExitCode)):
 		// The API server does not take back a container that was reported to have ended for good.
 		why.Reason = waiting
 	}

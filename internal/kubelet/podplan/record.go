@@ -139,6 +139,9 @@ type History struct {
 	// Replace is one more than the attempt that is to be replaced once it has ended, whatever the
 	// restart policy says; 0 for none.
 	Replace uint32 `json:",omitempty"`
+	// Killed is one more than the attempt that was ended because a probe had failed, and is restarted whatever its exit
+	// code; 0 for none.
+	Killed uint32 `json:",omitempty"`
 	// Applied is what the live instance still has when other resources are allocated.
 	Applied *v1.ResourceRequirements `json:",omitempty"`
 	// AppliedPod has the pod-level limits that apply to that instance where it has none of its own.

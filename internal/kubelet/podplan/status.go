@@ -272,7 +272,7 @@ func (r *reporter) phase(st *v1.PodStatus) v1.PodPhase {
 			if ended.ExitCode == 0 {
 				succeeded++
 			}
-			if r.rest || !pods.Restarts(pod, c, ended.ExitCode) && !r.replaced(c.Name, r.last(c.Name)) {
+			if r.rest || !pods.Restarts(pod, c, ended.ExitCode) && !r.follows(c.Name, r.last(c.Name)) {
 				final++
 			}
 		}

@@ -31,6 +31,7 @@ func (p *planner) halt(o *Container, reason, message string) {
 
 // stop stops one instance within its grace period, counted from when the stop began.
 func (p *planner) stop(o *Container, reason, message string) {
+	p.watchReadiness(o)
 	if p.stopping(o) {
 		return
 	}

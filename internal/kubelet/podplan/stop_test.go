@@ -151,3 +151,39 @@ func TestHookAfterAFailedProbe(t *testing.T) {
 		t.Errorf("%+v", op)
 	}
 }
+
+// A container that a failed probe ended is restarted as its event says, and upstream's: one that ends with 0 on SIGTERM
+// used to count as done where the policy is OnFailure, and a job as having succeeded.
+func TestAContainerThatAProbeEndedIsRestartedWhateverItsExitCode(t *testing.T) {
+	for policy, again := range map[v1.RestartPolicy]bool{v1.RestartPolicyAlways: true, v1.RestartPolicyOnFailure: true, v1.RestartPolicyNever: false} {
+		in := lifeOf(policy, has(Container{ID: "1", Name: "c", State: Running, Started: noon.Add(-time.Hour)}))
+		in.Probes = map[string]Probe{"1": {Failed: "no", FailedKind: "liveness"}}
+		in.follow(Next(in, noon), noon)
+		in.Probes, in.InFlight = nil, nil
+		in.Containers[0].State, in.Containers[0].Finished, in.Containers[0].Reason = Exited, noon.Add(time.Second), "Completed"
+		plan := Next(in, noon.Add(time.Hour))
+		creates := slices.ContainsFunc(plan.Ops, func(o Op) bool { return o.Kind == CreateContainer || o.Kind == PullImage })
+		if creates != again {
+			t.Errorf("%s: %v", policy, plan.Ops)
+		}
+		if (plan.Record.Ending == nil) != again {
+			t.Errorf("%s: the pod ends: %+v", policy, plan.Record.Ending)
+		}
+		if got := Status(in, noon.Add(time.Hour)); got.Phase != v1.PodRunning {
+			t.Errorf("%s: the pod is %s", policy, got.Phase)
+		}
+	}
+}
+
+// Readiness goes on while a container is stopped whose liveness probe has failed, as upstream's.
+func TestReadinessGoesOnAfterAFailedProbe(t *testing.T) {
+	in := lifeOf(v1.RestartPolicyAlways, hooked, has(Container{ID: "1", Name: "c", State: Running}))
+	in.Probes = map[string]Probe{"1": {Failed: "no", FailedKind: "liveness"}}
+	for _, at := range []time.Time{noon, noon.Add(time.Second)} {
+		plan := Next(in, at)
+		if len(plan.Probes) != 1 || plan.Probes[0].ID != "1" || !plan.Probes[0].Ending {
+			t.Errorf("after %v: %+v", at.Sub(noon), plan.Probes)
+		}
+		in.follow(plan, at)
+	}
+}
