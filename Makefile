@@ -121,7 +121,7 @@ conformance: build ## upstream's e2e specs: make conformance E2E_TEST=/path/to/e
 
 kubelet-specs: build ## upstream's specs of the kubelet alone: make kubelet-specs E2E_NODE_TEST=/path/to/e2e_node.test AGNHOST=/path [CONFORMANCE_FLAGS=-focus=…]
 	@if [ -z "$(E2E_NODE_TEST)" ]; then echo "SKIP: kubelet-specs needs upstream's test binary: make kubelet-specs E2E_NODE_TEST=/path/to/e2e_node.test AGNHOST=/path/to/agnhost"; \
-	else $(GO) run ./test/conformance -kubelet -agnhost "$(AGNHOST)" $(CONFORMANCE_FLAGS) $(BIN) "$(E2E_NODE_TEST)"; fi
+	else $(GO) run ./test/conformance -kubelet -procs 8 -focus '\[NodeConformance\]' -skip '\[Conformance\]|\[Serial\]|\[Slow\]|\[Disruptive\]|\[Flaky\]|\[Feature:' -agnhost "$(AGNHOST)" $(CONFORMANCE_FLAGS) $(BIN) "$(E2E_NODE_TEST)"; fi
 
 critest: build ## upstream's CRI tests: make critest CRITEST=/path/to/critest [CRITEST_FLAGS=-benchmark]
 	@if [ -z "$(CRITEST)" ]; then echo "SKIP: critest needs upstream's test binary: make critest CRITEST=/path/to/critest"; \

