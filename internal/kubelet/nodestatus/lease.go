@@ -19,7 +19,7 @@ func (r *Reporter) RunLease(ctx context.Context) error {
 	log := klog.FromContext(ctx)
 	const first, most = 100 * time.Millisecond, 7 * time.Second
 	var lease *coordinationv1.Lease
-	wait := first
+	wait, owned := first, first
 	for ctx.Err() == nil {
 		next := r.leaseInterval()
 		if r.cfg.Jitter != nil {
@@ -34,6 +34,9 @@ func (r *Reporter) RunLease(ctx context.Context) error {
 			wait = min(wait*2, most)
 		} else {
 			lease, wait = got, first
+			if len(lease.OwnerReferences) == 0 { // the node is not registered yet; a lease without an owner outlives it
+				next, owned = min(owned, next), min(owned*2, most)
+			}
 		}
 		t := time.NewTimer(next)
 		select {

@@ -502,3 +502,36 @@ func TestLabelsAndStatusDoNotLoseEachOther(t *testing.T) {
 		t.Error("an old version took the place of the newest")
 	}
 }
+
+// A lease that was made before its node was registered had no owner for ten seconds: if the node was deleted meanwhile, it
+// stayed.
+func TestALeaseThatWasThereBeforeItsNodeGetsItsOwnerSoon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset()
+		r, err := New(testConfig(), client, nil, nil, &told{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { _ = r.RunLease(ctx) })
+		owners := func() int {
+			synctest.Wait()
+			l, err := client.CoordinationV1().Leases(v1.NamespaceNodeLease).Get(t.Context(), "n1", metav1.GetOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return len(l.OwnerReferences)
+		}
+		if n := owners(); n != 0 {
+			t.Errorf("%d owners before the node is there", n)
+		}
+		r.node.Store(&v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "u"}})
+		time.Sleep(time.Second)
+		if n := owners(); n != 1 {
+			t.Errorf("%d owners a second after the node is there", n)
+		}
+		cancel()
+		wg.Wait()
+	})
+}
