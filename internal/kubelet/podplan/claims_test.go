@@ -37,3 +37,14 @@ func TestDevicesAreGivenBackBeforeTheEndIsTold(t *testing.T) {
 		t.Errorf("phase %v", st.Phase)
 	}
 }
+
+// A container that waits for its image has its devices already; their health used to be reported from its start on.
+func TestHealthOfDevicesOfAContainerThatWaits(t *testing.T) {
+	in := lifeOf(v1.RestartPolicyAlways)
+	in.Record.Verdict = &Verdict{Admitted: true, Devices: Devices{"c": {{Resource: "example.com/gpu", IDs: []string{"a"}}}}}
+	in.DeviceHealth = map[string]map[string]v1.ResourceHealthStatus{"example.com/gpu": {"a": v1.ResourceHealthStatusUnhealthy}}
+	got := Status(in, noon).ContainerStatuses[0].AllocatedResourcesStatus
+	if len(got) != 1 || got[0].Name != "example.com/gpu" || got[0].Resources[0] != (v1.ResourceHealth{ResourceID: "a", Health: v1.ResourceHealthStatusUnhealthy}) {
+		t.Errorf("%+v", got)
+	}
+}

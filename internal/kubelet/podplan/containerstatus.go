@@ -20,6 +20,7 @@ func (r *reporter) container(c *v1.Container, waiting string) v1.ContainerStatus
 	old := findStatus(&r.in.Reported, c.Name)
 	st := v1.ContainerStatus{
 		Name: c.Name, Image: c.Image, VolumeMounts: r.volumeMounts(c, last), RestartCount: int32(r.in.Record.history(c.Name).Before),
+		AllocatedResourcesStatus: r.deviceStatus(c.Name), // it has them before it starts
 	}
 	if old != nil {
 		st.RestartCount, st.LastTerminationState = max(st.RestartCount, old.RestartCount), old.LastTerminationState
@@ -184,7 +185,6 @@ func (r *reporter) setResources(st *v1.ContainerStatus, c *v1.Container, last *C
 	}
 	st.AllocatedResources = allocated.Requests.DeepCopy()
 	st.Resources = &v1.ResourceRequirements{Limits: allocated.Limits.DeepCopy(), Requests: allocated.Requests.DeepCopy()}
-	st.AllocatedResourcesStatus = r.deviceStatus(c.Name)
 	if h := r.in.Record.history(c.Name); last.State == Running && h.Applied != nil {
 		st.Resources = &v1.ResourceRequirements{Limits: h.Applied.Limits.DeepCopy(), Requests: h.Applied.Requests.DeepCopy()}
 	}
