@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"wherry.dev/test/panics"
 	"wherry.dev/test/registries"
 )
 
@@ -17,7 +18,7 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "hollow" {
 		os.Exit(playHollow(os.Getenv("PLAY"), os.Getenv("NOTIFY_SOCKET")))
 	}
-	os.Exit(m.Run())
+	os.Exit(panics.Watch(m).Run())
 }
 
 // playHollow says that it is ready, unless it is to end at once.
