@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,7 +18,6 @@ import (
 
 	"wherry.dev/internal/cgroup"
 	"wherry.dev/internal/mount"
-	"wherry.dev/internal/netns"
 	"wherry.dev/test/cluster"
 	"wherry.dev/test/runtimes"
 )
@@ -112,14 +110,7 @@ func (n *node) pieces(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	err = n.registries.Also(func(addr string) (l net.Listener, err error) {
-		err = netns.Do(func() error {
-			l, err = new(net.ListenConfig).Listen(ctx, "tcp", addr)
-			return err
-		}, m.NetNS)
-		return l, err
-	})
-	if err != nil {
+	if err := n.serveRegistries(ctx, m); err != nil {
 		return err
 	}
 	tokens := filepath.Join(n.dir, "tokens")

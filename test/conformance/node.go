@@ -74,18 +74,26 @@ func (n *node) several(ctx context.Context, o options) (err error) {
 	}
 	for _, m := range n.network.Machines {
 		m.Env = n.registries.Env(os.Environ())
-		err := n.registries.Also(func(addr string) (l net.Listener, err error) {
-			err = netns.Do(func() error {
-				l, err = new(net.ListenConfig).Listen(ctx, "tcp", addr)
-				return err
-			}, m.NetNS)
-			return l, err
-		})
-		if err != nil {
-			return fmt.Errorf("registries on %s: %w", m.Name, err)
+		if err := n.serveRegistries(ctx, m); err != nil {
+			return err
 		}
 	}
 	return n.network.Start(ctx, o.servers, o.up, os.Stdout)
+}
+
+// serveRegistries has the registries answer on a machine, too.
+func (n *node) serveRegistries(ctx context.Context, m *cluster.Machine) error {
+	err := n.registries.Also(func(addr string) (l net.Listener, err error) {
+		err = netns.Do(func() error {
+			l, err = new(net.ListenConfig).Listen(ctx, "tcp", addr)
+			return err
+		}, m.NetNS)
+		return l, err
+	})
+	if err != nil {
+		return fmt.Errorf("registries on %s: %w", m.Name, err)
+	}
+	return nil
 }
 
 // data is the data dir of the first node.
