@@ -1,19 +1,25 @@
 package apiserver
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 )
 
 // jury is a webhook of authorization.
@@ -303,4 +309,54 @@ func TestAuthorizationFlagsThatExcludeEachOther(t *testing.T) {
 			t.Errorf("%q: %v, want %s", flags, err, want)
 		}
 	}
+}
+
+// A server that starts answers requests as soon as it can, but refuses none of somebody who may do what he asks for, because
+// it has not read yet that he may. Another server that wanted to join was refused once.
+func TestStartingServerRefusesNobodyWithRights(t *testing.T) {
+	dir := t.TempDir()
+	s, stop := run(t, dir)
+	for i := range 500 { // they take a moment to read
+		role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("r", i), Namespace: "default"}}
+		if _, err := admin(t, s).RbacV1().Roles("default").Create(t.Context(), role, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stop()
+	var first atomic.Pointer[string]
+	var asked atomic.Int64
+	ctx, end := context.WithCancel(t.Context())
+	var clients sync.WaitGroup
+	s, stop = run(t, dir, func(cfg *Config) {
+		cfg.SecurePort = s.Addr().Port
+		token := filepath.Join(dir, "tokens")
+		if err := os.WriteFile(token, []byte("secret,system:kube-scheduler,1\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		cfg.Authentication.TokenFile = token
+		client := clientFor(t, &rest.Config{
+			Host: fmt.Sprintf("https://127.0.0.1:%d", cfg.SecurePort), BearerToken: "secret", TLSClientConfig: rest.TLSClientConfig{Insecure: true}, QPS: -1,
+		})
+		for range 4 {
+			clients.Go(func() {
+				for ctx.Err() == nil {
+					_, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+					if apierrors.IsForbidden(err) {
+						text := err.Error()
+						first.CompareAndSwap(nil, &text)
+					}
+					if err == nil {
+						asked.Add(1)
+					}
+				}
+			})
+		}
+	})
+	defer stop()
+	end()
+	clients.Wait()
+	if text := first.Load(); text != nil {
+		t.Errorf("the scheduler is refused while the server starts: %s", *text)
+	}
+	t.Log(asked.Load(), "requests were answered before the server was ready")
 }

@@ -105,6 +105,7 @@ func (s *Server) start(ctx context.Context) error {
 			return nil
 		}
 	}
+	s.auth.Known()
 	if err := s.objects.Make(ctx); err != nil || ctx.Err() != nil {
 		return err
 	}

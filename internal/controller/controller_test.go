@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	k8stesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/util/retry"
 
 	"wherry.dev/internal/controller"
 	"wherry.dev/internal/controller/nodelifecycle"
@@ -26,12 +27,13 @@ import (
 	"wherry.dev/internal/controller/rootca"
 	"wherry.dev/internal/controller/serviceaccount"
 	"wherry.dev/internal/controller/tainteviction"
+	"wherry.dev/test/fakeapi"
 )
 
 // run starts one controller over a fake API server, and returns a function that stops it.
 func run(t *testing.T, build func(*fake.Clientset, informers.SharedInformerFactory) (controller.Controller, error), objs ...runtime.Object) (*fake.Clientset, func()) {
 	t.Helper()
-	client := fake.NewClientset(objs...)
+	client := fakeapi.New(objs...)
 	f := informers.NewSharedInformerFactory(client, 0)
 	c, err := build(client, f)
 	if err != nil {
@@ -420,13 +422,17 @@ func TestPodsAreEvictedAtARate(t *testing.T) {
 		}
 		defer keepAgain(t, client, speaking...)()
 		for _, name := range speaking {
-			n, err := client.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
+			err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
+				n, err := client.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
+				if err != nil {
+					return err
+				}
+				n = n.DeepCopy()
+				n.Status.Conditions[0].Status, n.Status.Conditions[0].LastHeartbeatTime = v1.ConditionTrue, metav1.Now()
+				_, err = client.CoreV1().Nodes().UpdateStatus(t.Context(), n, metav1.UpdateOptions{})
+				return err
+			})
 			if err != nil {
-				t.Fatal(err)
-			}
-			n = n.DeepCopy()
-			n.Status.Conditions[0].Status, n.Status.Conditions[0].LastHeartbeatTime = v1.ConditionTrue, metav1.Now()
-			if _, err := client.CoreV1().Nodes().UpdateStatus(t.Context(), n, metav1.UpdateOptions{}); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -67,8 +67,8 @@ type Config struct {
 	Lookup *registry.Lookup
 }
 
-// Auth is what requests are authenticated and authorized with. It answers once the indexes follow
-// storage; see Server.followers.
+// Auth is what requests are authenticated and authorized with. Requests that Roles and NodePods decide wait until Known says
+// that these follow storage.
 type Auth struct {
 	Authenticator authenticator.Request
 	Authorizer    authorizer.Authorizer
@@ -80,7 +80,8 @@ type Auth struct {
 	// NodePods are the pods by node, for the Node authorizer.
 	NodePods *nodeauthorizer.Index
 
-	issuers     *issuers // nil if there are none
+	known       chan struct{} // closed once the indexes follow storage
+	issuers     *issuers      // nil if there are none
 	authorizers *authorizers
 	stop        context.CancelFunc
 }
@@ -88,7 +89,7 @@ type Auth struct {
 // New returns what cfg describes. Its caller calls Run, and Close at the end.
 func New(ctx context.Context, cfg Config) (_ *Auth, err error) {
 	lifecycle, stop := context.WithCancel(context.WithoutCancel(ctx))
-	a := &Auth{Roles: rbac.NewIndex(), NodePods: nodeauthorizer.NewIndex(), stop: stop}
+	a := &Auth{Roles: rbac.NewIndex(), NodePods: nodeauthorizer.NewIndex(), known: make(chan struct{}), stop: stop}
 	defer func() {
 		if err != nil {
 			stop()
@@ -104,11 +105,15 @@ func New(ctx context.Context, cfg Config) (_ *Auth, err error) {
 	}
 	a.ByRole = rbac.NewAuthorizer(a.Roles)
 	a.authorizers = &authorizers{
-		byNode: nodeauthorizer.NewAuthorizer(a.NodePods, nodeObjects{cfg.Lookup}), byRole: a.ByRole, id: cfg.ID,
+		byNode: &waiting{nodeauthorizer.NewAuthorizer(a.NodePods, nodeObjects{cfg.Lookup}), a.known},
+		byRole: &waiting{a.ByRole, a.known}, id: cfg.ID,
 	}
 	a.Authorizer, a.Rules = a.authorizers, a.authorizers
 	return a, a.authorizers.configure(&cfg.Authorization)
 }
+
+// Known says that Roles and NodePods have read all that is stored. It is called once.
+func (a *Auth) Known() { close(a.known) }
 
 // Run follows the configuration files until ctx ends.
 func (a *Auth) Run(ctx context.Context) {

@@ -21,15 +21,13 @@ import (
 	webhookmetrics "k8s.io/apiserver/plugin/pkg/authorizer/webhook/metrics"
 	"k8s.io/client-go/rest"
 
-	"wherry.dev/internal/apiserver/auth/nodeauthorizer"
-	"wherry.dev/internal/apiserver/auth/rbac"
 	"wherry.dev/internal/safepath"
 )
 
 // authorizers decide in the order of their configuration. It can be replaced at any time.
 type authorizers struct {
-	byNode   *nodeauthorizer.Authorizer
-	byRole   *rbac.Authorizer
+	byNode   decider
+	byRole   decider
 	compiler authzcel.Compiler // of match conditions; nil without a file
 	id       string
 
