@@ -168,7 +168,7 @@ func (l *leaving) drain(ctx context.Context) error {
 
 // movable reports whether a pod would start elsewhere, or is not to be lost.
 func movable(p *v1.Pod) bool {
-	if pods.IsStatic(p) || p.Status.Phase == v1.PodSucceeded || p.Status.Phase == v1.PodFailed {
+	if pods.IsMirror(p) || p.Status.Phase == v1.PodSucceeded || p.Status.Phase == v1.PodFailed {
 		return false
 	}
 	owner := metav1.GetControllerOf(p)

@@ -33,7 +33,8 @@ func IsMirror(pod *v1.Pod) bool {
 	return ok
 }
 
-// IsStatic reports whether a pod comes from the node itself, not from the API server.
+// IsStatic reports whether a pod comes from the node itself, not from the API server. Only a node can tell of its pods: anybody
+// may write the annotation into a pod of the API.
 func IsStatic(pod *v1.Pod) bool {
 	source := pod.Annotations[AnnotationConfigSource]
 	return source != "" && source != "api"

@@ -9,22 +9,34 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 
+	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/reflector"
 )
 
 // Pods follows the pods that are bound to a node.
 func Pods(ctx context.Context, client kubernetes.Interface, node string, ev Events) {
 	sel := fields.OneTermEqualSelector("spec.nodeName", node)
-	only := ev.Set
+	only, gone := ev.Set, ev.Gone
 	ev.Set = func(obj runtime.Object) {
 		// The server applies the selector. If it ignored it, the node must not run the pods of
 		// others.
-		if obj.(*v1.Pod).Spec.NodeName == node {
-			only(obj)
+		if pod := fromAPI(obj); pod.Spec.NodeName == node {
+			only(pod)
 		}
 	}
+	ev.Gone = func(obj runtime.Object) { gone(fromAPI(obj)) }
 	api := client.CoreV1().Pods(metav1.NamespaceAll)
 	follow(ctx, "pods of the node", reflector.New(client, api, sel), &v1.Pod{}, ev)
+}
+
+// fromAPI says of a pod that it comes from the API server, whatever its annotations claim: whoever may create pods must not get
+// one that counts as the node's own, which is critical and has nobody report its status.
+func fromAPI(obj runtime.Object) *v1.Pod {
+	pod := obj.(*v1.Pod)
+	if pods.IsStatic(pod) && !pods.IsMirror(pod) {
+		pod.Annotations[pods.AnnotationConfigSource] = "api"
+	}
+	return pod
 }
 
 // BoundPods follows the pods of all nodes, for whoever plays many of them. What servers remember of
@@ -32,7 +44,7 @@ func Pods(ctx context.Context, client kubernetes.Interface, node string, ev Even
 func BoundPods(ctx context.Context, client kubernetes.Interface, ev Events) {
 	only := ev.Set
 	ev.Set = func(obj runtime.Object) {
-		pod := obj.(*v1.Pod)
+		pod := fromAPI(obj)
 		pod.ManagedFields = nil
 		if pod.Spec.NodeName != "" {
 			only(pod)
