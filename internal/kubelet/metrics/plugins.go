@@ -56,5 +56,8 @@ func PodResources(call string) {
 	podResourcesByCall[call].WithLabelValues("v1").Inc()
 }
 
+// PodResourcesAlpha counts a request to list in v1alpha1.
+func PodResourcesAlpha() { podResources.WithLabelValues("v1alpha1").Inc() }
+
 // PodResourcesFailed counts a request to get that failed.
 func PodResourcesFailed() { podResourcesErrors.WithLabelValues("v1").Inc() }

@@ -1,5 +1,5 @@
 // Package podresources tells monitoring agents on the node which devices each container has
-// (k8s.io/kubelet/pkg/apis/podresources/v1), at a socket that only root can reach.
+// (k8s.io/kubelet/pkg/apis/podresources, v1 and v1alpha1), at a socket that only root can reach.
 package podresources
 
 import (
@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 	podresourcesapi "k8s.io/kubelet/pkg/apis/podresources/v1"
+	"k8s.io/kubelet/pkg/apis/podresources/v1alpha1"
 	"k8s.io/utils/cpuset"
 
 	"wherry.dev/internal/api/pods"
@@ -70,7 +71,9 @@ func Run(ctx context.Context, cfg Config) error {
 		return errors.Join(err, l.Close())
 	}
 	s := grpc.NewServer(grpc.UnaryInterceptor(limited(rate.NewLimiter(requestsPerSecond, burst))))
-	podresourcesapi.RegisterPodResourcesListerServer(s, &server{cfg: cfg})
+	one := &server{cfg: cfg}
+	podresourcesapi.RegisterPodResourcesListerServer(s, one)
+	v1alpha1.RegisterPodResourcesListerServer(s, alpha{server: one})
 	defer context.AfterFunc(ctx, s.Stop)()
 	if err := s.Serve(l); err != nil {
 		return fmt.Errorf("pod resources: %w", err)
@@ -98,12 +101,15 @@ func (s *server) List(context.Context, *podresourcesapi.ListPodResourcesRequest)
 	metrics.PodResources("list")
 	near := s.nodes()
 	out := &podresourcesapi.ListPodResourcesResponse{}
-	for _, p := range s.cfg.Pods() {
-		if admission.Holds(p) {
-			out.PodResources = append(out.PodResources, s.of(p, near))
-		}
+	for _, p := range s.holding() {
+		out.PodResources = append(out.PodResources, s.of(p, near))
 	}
 	return out, nil
+}
+
+// holding returns the pods that hold resources of the node.
+func (s *server) holding() []*podworker.Snapshot {
+	return slices.DeleteFunc(slices.Clone(s.cfg.Pods()), func(p *podworker.Snapshot) bool { return !admission.Holds(p) })
 }
 
 // Get implements podresourcesapi.PodResourcesListerServer.

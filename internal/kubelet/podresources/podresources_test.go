@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 	podresourcesapi "k8s.io/kubelet/pkg/apis/podresources/v1"
+	"k8s.io/kubelet/pkg/apis/podresources/v1alpha1"
 
 	"wherry.dev/internal/kubelet/devices"
 	"wherry.dev/internal/kubelet/dra"
@@ -38,7 +39,7 @@ func snapshot(name string, v *podplan.Verdict) *podworker.Snapshot {
 	return s
 }
 
-func serve(t *testing.T, cfg Config) podresourcesapi.PodResourcesListerClient {
+func serve(t *testing.T, cfg Config) (podresourcesapi.PodResourcesListerClient, v1alpha1.PodResourcesListerClient) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "pr") //nolint:usetesting // a socket's path has to be short
 	if err != nil {
@@ -60,7 +61,7 @@ func serve(t *testing.T, cfg Config) podresourcesapi.PodResourcesListerClient {
 		_ = conn.Close()
 		_ = os.RemoveAll(dir)
 	})
-	return podresourcesapi.NewPodResourcesListerClient(conn)
+	return podresourcesapi.NewPodResourcesListerClient(conn), v1alpha1.NewPodResourcesListerClient(conn)
 }
 
 func says(p *podresourcesapi.PodResources) string {
@@ -87,7 +88,7 @@ func TestWhatPodsHave(t *testing.T) {
 	given := podplan.Devices{"i": {{Resource: gpu, IDs: []string{"a"}}}, "s": {{Resource: gpu, IDs: []string{"b"}}}, "c": {{Resource: gpu, IDs: []string{"d", "a"}}}}
 	ended := snapshot("ended", &podplan.Verdict{Admitted: true, Devices: given})
 	ended.At, ended.Input.Record.Ending = time.Now(), &podplan.Ending{Phase: v1.PodSucceeded}
-	client := serve(t, Config{
+	client, older := serve(t, Config{
 		Pods: func() []*podworker.Snapshot {
 			return []*podworker.Snapshot{snapshot("new", nil), snapshot("refused", &podplan.Verdict{Reason: "OutOfcpu"}), ended, snapshot("p", &podplan.Verdict{Admitted: true, Devices: given, Memory: podplan.Memory{"c": {{Resource: "memory", Nodes: "0-1", Size: 64}}}})}
 		},
@@ -108,6 +109,10 @@ func TestWhatPodsHave(t *testing.T) {
 	list, err := client.List(t.Context(), &podresourcesapi.ListPodResourcesRequest{}, grpc.WaitForReady(true))
 	if err != nil || len(list.PodResources) != 1 || says(list.PodResources[0]) != want {
 		t.Errorf("%v, %v; want %s", list, err, want)
+	}
+	old, err := older.List(t.Context(), &v1alpha1.ListPodResourcesRequest{})
+	if got := strings.Join(strings.Fields(old.String()), " "); err != nil || got != `pod_resources:{name:"p" namespace:"ns" containers:{name:"c" devices:{resource_name:"example.com/gpu" device_ids:"a" device_ids:"d"}}}` {
+		t.Errorf("v1alpha1: %s, %v", got, err)
 	}
 	one, err := client.Get(t.Context(), &podresourcesapi.GetPodResourcesRequest{PodName: "p", PodNamespace: "ns"})
 	if err != nil || says(one.PodResources) != want {
