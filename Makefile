@@ -119,9 +119,9 @@ conformance: build ## upstream's e2e specs: make conformance E2E_TEST=/path/to/e
 	@if [ -z "$(E2E_TEST)" ]; then echo "SKIP: conformance needs upstream's test binary: make conformance E2E_TEST=/path/to/e2e.test AGNHOST=/path/to/agnhost"; \
 	else $(GO) run ./test/conformance -agnhost "$(AGNHOST)" -coredns "$(COREDNS)" -sample-apiserver "$(SAMPLE_APISERVER)" -etcd "$(ETCD)" $(if $(NODES),-nodes $(NODES) -focus '\[Conformance\]' -skip '\[Flaky\]') $(if $(SERVERS),-servers $(SERVERS)) $(CONFORMANCE_FLAGS) $(BIN) "$(E2E_TEST)" $(UP_FLAGS); fi
 
-kubelet-specs: build ## upstream's specs of the kubelet alone: make kubelet-specs E2E_NODE_TEST=/path/to/e2e_node.test AGNHOST=/path [CONFORMANCE_FLAGS=-focus=…]
+kubelet-specs: build ## upstream's specs of the kubelet alone: make kubelet-specs E2E_NODE_TEST=/path/to/e2e_node.test AGNHOST=/path [SAMPLE_DEVICE_PLUGIN=/path] [CONFORMANCE_FLAGS=-focus=…]
 	@if [ -z "$(E2E_NODE_TEST)" ]; then echo "SKIP: kubelet-specs needs upstream's test binary: make kubelet-specs E2E_NODE_TEST=/path/to/e2e_node.test AGNHOST=/path/to/agnhost"; \
-	else $(GO) run ./test/conformance -kubelet -procs 8 -focus '\[NodeConformance\]' -skip '\[Conformance\]|\[Serial\]|\[Slow\]|\[Disruptive\]|\[Flaky\]|\[Feature:' -agnhost "$(AGNHOST)" $(CONFORMANCE_FLAGS) $(BIN) "$(E2E_NODE_TEST)"; fi
+	else $(GO) run ./test/conformance -kubelet -procs 8 -focus '\[NodeConformance\]' -skip '\[Conformance\]|\[Serial\]|\[Slow\]|\[Disruptive\]|\[Flaky\]|\[Feature:' -agnhost "$(AGNHOST)" -sample-device-plugin "$(SAMPLE_DEVICE_PLUGIN)" $(CONFORMANCE_FLAGS) $(BIN) "$(E2E_NODE_TEST)"; fi
 
 critest: build ## upstream's CRI tests: make critest CRITEST=/path/to/critest [CRITEST_FLAGS=-benchmark]
 	@if [ -z "$(CRITEST)" ]; then echo "SKIP: critest needs upstream's test binary: make critest CRITEST=/path/to/critest"; \

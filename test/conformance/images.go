@@ -36,8 +36,11 @@ func listImages(ctx context.Context, e2e string) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s --list-images: %w", e2e, err)
 	}
-	return strings.Fields(string(out)), nil
+	return append(strings.Fields(string(out)), inManifests...), nil
 }
+
+// inManifests are images that manifests of the test program name, and its list does not.
+var inManifests = []string{"registry.k8s.io/e2e-test-images/sample-device-plugin:1.7"}
 
 // upstream is a program of upstream's own, static, that the caller has.
 type upstream struct {
@@ -53,6 +56,7 @@ var upstreams = []upstream{
 	{"coredns", "agnhost", "coredns", "DNS should support configurable pod resolv.conf"},
 	{"sample-apiserver", "sample-apiserver", "sample-apiserver", "Sample API Server"},
 	{"etcd", "etcd", "usr/local/bin/etcd", "Sample API Server"},
+	{"sample-device-plugin", "sample-device-plugin", "sampledeviceplugin", "[Feature:DevicePlugin]"},
 }
 
 // programs are the paths of upstream's programs, by name.
@@ -183,7 +187,7 @@ func build(repo string, root images.Root, has programs) (v1.Image, error) {
 			"data.json":      {Data: []byte("{\"image\": \"kitten.jpg\"}\n"), Mode: 0o644},
 			"etc/os-release": {Data: []byte("NAME=\"Alpine Linux\"\n"), Mode: 0o644},
 		})
-	case "sample-apiserver", "etcd":
+	case "sample-apiserver", "etcd", "sample-device-plugin":
 		program, err := has.layer(repo)
 		if program == nil || err != nil {
 			return nil, err
@@ -237,8 +241,14 @@ func localhost() (crt, key []byte, err error) {
 	return crt, key, err
 }
 
-// effectiveUID builds the program of upstream's nonewprivs image.
+// effectiveUID builds the program of upstream's nonewprivs image, unless it lies beside this one, for machines without Go.
 func effectiveUID() (images.File, error) {
+	const mode = 0o755 | fs.ModeSetuid
+	if own, err := os.Executable(); err == nil {
+		if doc, err := os.ReadFile(path.Join(path.Dir(own), "effectiveuid")); err == nil {
+			return images.File{Data: doc, Mode: mode}, nil
+		}
+	}
 	dir, err := os.MkdirTemp("", "effective-uid-")
 	if err != nil {
 		return images.File{}, err
@@ -251,5 +261,5 @@ func effectiveUID() (images.File, error) {
 		return images.File{}, fmt.Errorf("%w: %s", err, out)
 	}
 	doc, err := os.ReadFile(bin)
-	return images.File{Data: doc, Mode: 0o755 | fs.ModeSetuid}, err
+	return images.File{Data: doc, Mode: mode}, err
 }

@@ -45,17 +45,23 @@ hostname vm
 ip link set lo up
 for m in overlay veth bridge tun nf_tables nft_chain_nat nft_masq nft_nat nft_ct nft_numgen nft_fib_inet; do modprobe $m; done
 `)
-	for _, p := range o.packages {
-		if p == withSwap {
+	if o.folder != "" {
+		fmt.Fprintf(&b, "mkdir -p %[1]s && mount -t ext4 /dev/vdb %[1]s\n", folderAt)
+	}
+	for _, j := range o.jobs() {
+		if j.name == withSwap {
 			b.WriteString("dd if=/dev/zero of=/tmp/swap bs=1M count=1024 && chmod 600 /tmp/swap && mkswap /tmp/swap && swapon /tmp/swap\n")
 		}
-		fmt.Fprintf(&b, "cd /tests/%s && ./run.test -test.v -test.short -test.timeout %s -test.run '%s'; echo %s %s $?\n", p, o.limit, o.tests(p), resultMark, p)
+		fmt.Fprintf(&b, "cd %s && %s; echo %s %s $?\n", j.dir, j.command, resultMark, j.name)
 	}
-	b.WriteString("echo " + doneMark + "\nsync\npoweroff -f\n")
+	b.WriteString("cd /\n[ ! -d " + folderAt + " ] || umount -l " + folderAt + "\necho " + doneMark + "\nsync\npoweroff -f\n")
 	return b.String()
 }
 
-// telling are the console's lines that are shown; the log has all of them.
+// folderAt is where a command finds its folder.
+const folderAt = "/folder"
+
+// telling are the console's lines of tests that are shown; the log has all of them. Of a command all are shown.
 var telling = regexp.MustCompile(`^(\s*--- |\s+\w+_test\.go:|PASS|FAIL|panic: |` + resultMark + `|Kernel panic)`)
 
 // diskSize is the size of /tmp; the file is sparse.
@@ -69,6 +75,24 @@ func makeDisk(ctx context.Context, out string) (string, error) {
 		return "", err
 	}
 	return path, command(ctx, "mkfs.ext4", "-q", "-F", "-O", "^has_journal,quota,project", "-E", "quotatype=prjquota", path)
+}
+
+// copyFolder makes a disk with what is in a folder, and with room for more.
+func copyFolder(ctx context.Context, out, folder string) (string, error) {
+	path := filepath.Join(out, "folder")
+	if err := errors.Join(os.WriteFile(path, nil, 0o600), os.Truncate(path, diskSize)); err != nil {
+		return "", err
+	}
+	return path, command(ctx, "mkfs.ext4", "-q", "-F", "-O", "^has_journal", "-d", folder, path)
+}
+
+// bringBack copies the results of a command from its disk.
+func bringBack(ctx context.Context, disk, folder string) error {
+	to := filepath.Join(folder, resultsDir)
+	if err := errors.Join(os.RemoveAll(to), os.MkdirAll(folder, 0o755)); err != nil {
+		return err
+	}
+	return command(ctx, "debugfs", "-R", fmt.Sprintf("rdump %s %q", resultsDir, folder), disk)
 }
 
 // boot runs the machine and reads the results from its console.
@@ -85,12 +109,22 @@ func boot(ctx context.Context, o options, image, initrd string) (err error) {
 	if err != nil {
 		return err
 	}
+	var folder string
+	drives := []string{"-drive", "if=virtio,format=raw,cache=unsafe,file=" + disk}
+	if o.folder != "" {
+		if folder, err = copyFolder(ctx, o.out, o.folder); err != nil {
+			return err
+		}
+		drives = append(drives, "-drive", "if=virtio,format=raw,cache=unsafe,file="+folder)
+	}
+	perNode := o.cpus / 2
 	half := func(id string) string { return fmt.Sprintf("memory-backend-ram,id=%s,size=%dM", id, o.memory/2) } // a NUMA node's
-	cmd := exec.CommandContext(ctx, "qemu-system-x86_64",
-		"-accel", o.accel, "-cpu", "max", "-m", strconv.Itoa(o.memory), "-smp", "4,sockets=2,cores=2",
-		"-object", half("m0"), "-numa", "node,nodeid=0,cpus=0-1,memdev=m0", "-object", half("m1"), "-numa", "node,nodeid=1,cpus=2-3,memdev=m1",
+	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", append(drives,
+		"-accel", o.accel, "-cpu", "max", "-m", strconv.Itoa(o.memory), "-smp", fmt.Sprintf("%d,sockets=2,cores=%d", o.cpus, perNode),
+		"-object", half("m0"), "-numa", fmt.Sprintf("node,nodeid=0,cpus=0-%d,memdev=m0", perNode-1),
+		"-object", half("m1"), "-numa", fmt.Sprintf("node,nodeid=1,cpus=%d-%d,memdev=m1", perNode, o.cpus-1),
 		"-kernel", image, "-initrd", initrd, "-append", "console=ttyS0 quiet panic=-1 psi=1 mitigations=off",
-		"-drive", "if=virtio,format=raw,cache=unsafe,file="+disk, "-display", "none", "-serial", "stdio", "-monitor", "none", "-nic", "none", "-no-reboot")
+		"-display", "none", "-serial", "stdio", "-monitor", "none", "-nic", "none", "-no-reboot")...)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		return err
@@ -99,22 +133,29 @@ func boot(ctx context.Context, o options, image, initrd string) (err error) {
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	results, rerr := readConsole(io.TeeReader(out, log), os.Stdout)
+	shown := telling
+	if o.command != "" {
+		shown = regexp.MustCompile("")
+	}
+	results, rerr := readConsole(io.TeeReader(out, log), os.Stdout, shown)
 	err = errors.Join(rerr, cmd.Wait())
+	if folder != "" {
+		err = errors.Join(err, bringBack(context.WithoutCancel(ctx), folder, o.folder))
+	}
 	if ctx.Err() != nil {
 		err = fmt.Errorf("the machine was stopped after %v", o.limit)
 	}
-	return errors.Join(err, judge(o.packages, results, logPath))
+	return errors.Join(err, judge(o.jobs(), results, logPath))
 }
 
 // readConsole shows the lines that matter and collects the packages' exit codes.
-func readConsole(console io.Reader, show io.Writer) (map[string]string, error) {
+func readConsole(console io.Reader, show io.Writer, shown *regexp.Regexp) (map[string]string, error) {
 	results := map[string]string{}
 	sc := bufio.NewScanner(console)
 	sc.Buffer(nil, 1<<20)
 	for sc.Scan() {
 		line := strings.TrimRight(sc.Text(), "\r")
-		if telling.MatchString(line) {
+		if shown.MatchString(line) {
 			if _, err := fmt.Fprintln(show, line); err != nil {
 				return results, err
 			}
@@ -126,15 +167,15 @@ func readConsole(console io.Reader, show io.Writer) (map[string]string, error) {
 	return results, sc.Err()
 }
 
-// judge returns an error that names every package that did not say that it passed.
-func judge(packages []string, results map[string]string, log string) error {
+// judge returns an error that names every job that did not say that it passed.
+func judge(jobs []job, results map[string]string, log string) error {
 	var errs []error
-	for _, p := range packages {
-		switch code, ok := results[p]; {
+	for _, j := range jobs {
+		switch code, ok := results[j.name]; {
 		case !ok:
-			errs = append(errs, fmt.Errorf("%s gave no result; see %s", p, log))
+			errs = append(errs, fmt.Errorf("%s gave no result; see %s", j.name, log))
 		case code != "0":
-			errs = append(errs, fmt.Errorf("%s failed on cgroup v2 (exit %s); see %s", p, code, log))
+			errs = append(errs, fmt.Errorf("%s failed on cgroup v2 (exit %s); see %s", j.name, code, log))
 		}
 	}
 	return errors.Join(errs...)

@@ -7,7 +7,7 @@ import (
 
 // A machine that dies halfway must not count as one whose tests passed.
 func TestOnlyASaidPassIsAPass(t *testing.T) {
-	packages := []string{"internal/a", "internal/b"}
+	jobs := options{packages: []string{"internal/a", "internal/b"}}.jobs()
 	for console, want := range map[string]string{
 		"VM-RESULT internal/a 0\r\nVM-RESULT internal/b 0\r\nVM-DONE\r\n":        "",
 		"VM-RESULT internal/a 0\n":                                               "internal/b gave no result",
@@ -15,11 +15,11 @@ func TestOnlyASaidPassIsAPass(t *testing.T) {
 		"Kernel panic - not syncing":                                             "internal/a gave no result",
 	} {
 		var shown strings.Builder
-		results, err := readConsole(strings.NewReader(console), &shown)
+		results, err := readConsole(strings.NewReader(console), &shown, telling)
 		if err != nil {
 			t.Fatal(err)
 		}
-		err = judge(packages, results, "log")
+		err = judge(jobs, results, "log")
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", console, err, want)
 		}

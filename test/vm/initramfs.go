@@ -2,11 +2,13 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -33,7 +35,7 @@ func buildInitramfs(ctx context.Context, o options, k kernel) (string, error) {
 	if err := addBusybox(ctx, root); err != nil {
 		return "", err
 	}
-	for _, p := range programs {
+	for _, p := range slices.Concat(programs, o.programs) {
 		if err := addProgram(ctx, root, p); err != nil {
 			return "", err
 		}
@@ -91,6 +93,9 @@ func addProgram(ctx context.Context, root, name string) error {
 	}
 	files := []string{path}
 	libs, err := exec.CommandContext(ctx, "ldd", path).Output()
+	if _, ok := errors.AsType[*exec.ExitError](err); ok {
+		err = nil // a static one, or a script
+	}
 	if err != nil {
 		return fmt.Errorf("ldd %s: %w", path, err)
 	}
@@ -160,6 +165,9 @@ func copyFile(from, to string) error {
 		return err
 	}
 	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+		return err
+	}
+	if err := os.Remove(to); err != nil && !errors.Is(err, fs.ErrNotExist) { // one of busybox's links, which lead out of the machine
 		return err
 	}
 	return os.WriteFile(to, doc, 0o755)

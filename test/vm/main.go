@@ -3,6 +3,10 @@
 // cloud kernel, which is downloaded but not installed.
 //
 //	go run ./test/vm [-run REGEXP] [-out DIR] [PACKAGE …]
+//
+// Or it runs a command there, in a copy of a folder, and brings back what the command left in the folder's results:
+//
+//	go run ./test/vm -folder DIR -do COMMAND [-program NAME …]
 package main
 
 import (
@@ -44,9 +48,16 @@ type options struct {
 	out      string // folder for the kernel, the console's log and what is built
 	accel    string // QEMU's
 	memory   int    // MiB
+	cpus     int    // on two sockets, each a NUMA node
 	limit    time.Duration
 	packages []string
+	command  string   // to run in place of tests
+	folder   string   // in a copy of this one
+	programs []string // of this machine, for the command
 }
+
+// resultsDir is what is brought back of the command's folder.
+const resultsDir = "results"
 
 func main() {
 	var o options
@@ -54,9 +65,21 @@ func main() {
 	flag.StringVar(&o.out, "out", "out/vm", "folder for what is downloaded and built")
 	flag.StringVar(&o.accel, "accel", "tcg", "how QEMU runs the machine; kvm is ten times faster where it works")
 	flag.IntVar(&o.memory, "memory", 3072, "of the machine, in MiB")
+	flag.IntVar(&o.cpus, "cpus", 4, "of the machine, an even number: half of them, and of its memory, belong to each of two NUMA nodes")
+	flag.StringVar(&o.command, "do", "", "command to run in place of tests")
+	flag.StringVar(&o.folder, "folder", "", "folder in a copy of which the command runs; what it leaves in "+resultsDir+" there is brought back")
+	flag.Func("program", "program of this machine that the command needs; may be repeated", func(name string) error {
+		o.programs = append(o.programs, name)
+		return nil
+	})
 	flag.DurationVar(&o.limit, "timeout", 30*time.Minute, "how long the machine may run")
 	flag.Parse()
-	if o.packages = flag.Args(); len(o.packages) == 0 {
+	o.packages = flag.Args()
+	if (o.command == "") != (o.folder == "") || o.command != "" && len(o.packages) > 0 || o.cpus < 2 || o.cpus%2 != 0 {
+		fmt.Fprintln(os.Stderr, "vm: -do needs -folder, and no packages; -cpus is an even number")
+		os.Exit(2)
+	}
+	if o.command == "" && len(o.packages) == 0 {
 		o.packages = packages
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
@@ -93,6 +116,20 @@ func run(ctx context.Context, o options) error {
 		return err
 	}
 	return boot(ctx, o, k.image, initrd)
+}
+
+// job is something that runs in the machine.
+type job struct{ name, dir, command string }
+
+// jobs returns what runs, one after another: the packages' tests, or the command.
+func (o options) jobs() (all []job) {
+	if o.command != "" {
+		return []job{{"command", folderAt, o.command}}
+	}
+	for _, p := range o.packages {
+		all = append(all, job{p, "/tests/" + p, fmt.Sprintf("./run.test -test.v -test.short -test.timeout %s -test.run '%s'", o.limit, o.tests(p))})
+	}
+	return all
 }
 
 // tests returns the tests of a package that are to run, as a regular expression.

@@ -404,3 +404,44 @@ func TestSandboxInTheMakingIsLeftAlone(t *testing.T) {
 		t.Errorf("its successor: %v", got.Ops)
 	}
 }
+
+// Somebody removed init containers that were done (`crictl rm`) while the kubelet was away, and a later one was still running:
+// they ran again beside it.
+func TestInitContainersThatWereRemovedAreDoneOnceALaterOneRuns(t *testing.T) {
+	in := lifeOf(v1.RestartPolicyAlways, has(Container{ID: "3", Name: "i3", State: Running}), func(in *Input) {
+		in.Pod.Spec.InitContainers = []v1.Container{
+			{Name: "i1", Image: "i"}, {Name: "side", Image: "i", RestartPolicy: new(v1.ContainerRestartPolicyAlways)}, {Name: "i2", Image: "i"}, {Name: "i3", Image: "i"},
+		}
+		done := v1.ContainerState{Terminated: &v1.ContainerStateTerminated{Reason: "Completed"}}
+		in.Reported.InitContainerStatuses = []v1.ContainerStatus{
+			{Name: "i1", ContainerID: "x://1", State: done}, {Name: "side"}, {Name: "i2", ContainerID: "x://2", State: done},
+			{Name: "i3", ContainerID: "x://3", State: v1.ContainerState{Running: &v1.ContainerStateRunning{}}},
+		}
+	})
+	starts := func(p Plan) (out []string) {
+		for _, op := range p.Ops {
+			out = append(out, op.Name)
+		}
+		slices.Sort(out)
+		return slices.Compact(out)
+	}
+	if got := starts(Next(in, noon)); !slices.Equal(got, []string{"side"}) {
+		t.Errorf("only the sidecar has to come back: %v", got)
+	}
+	has(Container{ID: "4", Name: "side", State: Running})(&in)
+	if got := Next(in, noon); len(got.Ops) != 0 || got.Life != PodPending {
+		t.Errorf("while the last one runs: %v", got)
+	}
+	in.Containers[0].State = Exited
+	if got := starts(Next(in, noon)); !slices.Equal(got, []string{"c"}) {
+		t.Errorf("after the last one: %v", got)
+	}
+	if st := Status(in, noon).InitContainerStatuses; st[0].RestartCount != 0 || st[0].State.Terminated == nil || st[2].State.Terminated == nil {
+		t.Errorf("what was removed is reported as %+v", st)
+	}
+	in.Sandboxes[0].ID = "new" // everything ran in an older one
+	in.Containers = in.Containers[:1]
+	if got := starts(Next(in, noon)); !slices.Equal(got, []string{"i1"}) {
+		t.Errorf("in a new sandbox: %v", got)
+	}
+}

@@ -326,6 +326,9 @@ func (p *planner) bringInit(ready bool) {
 	for i := range pod.Spec.InitContainers {
 		c := &pod.Spec.InitContainers[i]
 		last := p.last(c.Name)
+		if p.passed(i) {
+			continue
+		}
 		if !p.here(last) && last != nil && !last.Live() {
 			// It belongs to an older sandbox: initialisation starts again.
 			p.advance(c, ready)

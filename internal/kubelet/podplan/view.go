@@ -135,6 +135,20 @@ func (v *view) inNewest(c *Container) bool {
 	return c != nil && !c.Lost && v.newest != nil && c.SandboxID == v.newest.ID
 }
 
+// passed reports whether an init container of the newest sandbox is known to be done although it is gone: somebody removed
+// it, and a later one that was started proves it.
+func (v *view) passed(i int) bool {
+	all := v.in.Pod.Spec.InitContainers
+	c := &all[i]
+	if last := v.last(c.Name); pods.IsSidecar(c) || v.inNewest(last) || v.replaced(c.Name, last) {
+		return false
+	}
+	return slices.ContainsFunc(all[i+1:], func(later v1.Container) bool {
+		last := v.last(later.Name)
+		return v.inNewest(last) && !v.replaced(later.Name, last)
+	})
+}
+
 // initialised reports whether the init containers of the newest sandbox are done. An app container
 // in it proves that, even if they are gone, unless they are to run again.
 func (v *view) initialised() bool {
@@ -153,6 +167,9 @@ func (v *view) initialised() bool {
 	for i := range pod.Spec.InitContainers {
 		c := &pod.Spec.InitContainers[i]
 		last := v.last(c.Name)
+		if v.passed(i) {
+			continue
+		}
 		if !v.inNewest(last) {
 			return false
 		}
