@@ -24,7 +24,7 @@ LDFLAGS := -s -w -X wherry.dev/internal/version.Version=$(VERSION) \
   -X $(VERSION_PKG).gitVersion=$(KUBE)+wherry -X $(VERSION_PKG).gitMajor=1 -X $(VERSION_PKG).gitMinor=37 \
   -X $(VERSION_PKG).gitTreeState=clean -X $(VERSION_PKG).buildDate=1970-01-01T00:00:00Z
 
-.PHONY: help deps deps-test deps-race build images up cluster down purge faults upgrade test attack kills history race lint bench bench-api bench-cri bench-hollow bench-nodes bench-scheduler diff-scheduler sim sim-scheduler conformance kubelet-specs critest test-v2 fuzz clean
+.PHONY: help deps deps-test deps-race build images up cluster down purge faults upgrade test attack kills history race lint bench bench-api bench-cri bench-hollow bench-nodes bench-scheduler diff-scheduler sim sim-scheduler conformance kubelet-specs kubelet-specs-v2 critest test-v2 fuzz clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | sort | expand -t 14
@@ -122,6 +122,10 @@ conformance: build ## upstream's e2e specs: make conformance E2E_TEST=/path/to/e
 kubelet-specs: build ## upstream's specs of the kubelet alone: make kubelet-specs E2E_NODE_TEST=/path/to/e2e_node.test AGNHOST=/path [SAMPLE_DEVICE_PLUGIN=/path] [CONFORMANCE_FLAGS=-focus=…]
 	@if [ -z "$(E2E_NODE_TEST)" ]; then echo "SKIP: kubelet-specs needs upstream's test binary: make kubelet-specs E2E_NODE_TEST=/path/to/e2e_node.test AGNHOST=/path/to/agnhost"; \
 	else $(GO) run ./test/conformance -kubelet -procs 8 -focus '\[NodeConformance\]' -skip '\[Conformance\]|\[Serial\]|\[Slow\]|\[Disruptive\]|\[Flaky\]|\[Feature:' -agnhost "$(AGNHOST)" -sample-device-plugin "$(SAMPLE_DEVICE_PLUGIN)" $(CONFORMANCE_FLAGS) $(BIN) "$(E2E_NODE_TEST)"; fi
+
+kubelet-specs-v2: build ## the same on pure cgroup v2, with eight CPUs and two NUMA nodes, in a QEMU machine: hours; give -focus (same variables; SPECS_TIME=3h)
+	@if [ -z "$(E2E_NODE_TEST)" ]; then echo "SKIP: kubelet-specs-v2 needs upstream's test binary: make kubelet-specs-v2 E2E_NODE_TEST=/path/to/e2e_node.test AGNHOST=/path/to/agnhost"; \
+	else test/kubelet-specs-v2.sh $(BIN) "$(E2E_NODE_TEST)" "$(AGNHOST)" "$(SAMPLE_DEVICE_PLUGIN)" $(CONFORMANCE_FLAGS); fi
 
 critest: build ## upstream's CRI tests: make critest CRITEST=/path/to/critest [CRITEST_FLAGS=-benchmark]
 	@if [ -z "$(CRITEST)" ]; then echo "SKIP: critest needs upstream's test binary: make critest CRITEST=/path/to/critest"; \

@@ -92,6 +92,9 @@ failSwapOn: false
 failCgroupV1: false
 `
 
+// runtimeConfig has the handler that the tests of RuntimeClasses ask for.
+const runtimeConfig = "runtimes: {test-handler: {path: %s, type: crun}}\n"
+
 // pieces starts a server, a container runtime and a kubelet, and returns when the node is Ready.
 func (n *node) pieces(ctx context.Context) (err error) {
 	for _, dir := range fixed {
@@ -122,7 +125,17 @@ func (n *node) pieces(ctx context.Context) (err error) {
 		"--apiserver-arg", "disable-admission-plugins=ServiceAccount"); err != nil {
 		return err
 	}
-	k.runtime, err = runtimes.Wherry(ctx, runtimes.WherryOptions{Path: n.wherry, Range: "kubelet", NetNS: m.NetNS, Env: n.registries.Env(os.Environ())})
+	crun, err := exec.LookPath("crun")
+	if err != nil {
+		return err
+	}
+	handlers := filepath.Join(n.dir, "runtimes.yaml")
+	if err := os.WriteFile(handlers, fmt.Appendf(nil, runtimeConfig, crun), 0o600); err != nil {
+		return err
+	}
+	k.runtime, err = runtimes.Wherry(ctx, runtimes.WherryOptions{
+		Path: n.wherry, Range: "kubelet", NetNS: m.NetNS, Env: n.registries.Env(os.Environ()), Config: handlers,
+	})
 	if err != nil {
 		return err
 	}

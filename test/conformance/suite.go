@@ -28,7 +28,6 @@ var exceptions = ginkgo.Exceptions{
 	"volumeMode should not mount / map unused volumes in a pod": "it looks for the kubelet's folder at /var/lib/kubelet, whatever it is told",
 	"should not continue running liveness probes for restartable init containers and restart them while in preStop": "it wants what KEP-4438 does away with: sidecars without liveness probes while a preStop hook runs",
 	"ContainerMetrics [LinuxOnly] [NodeConformance] when querying /metrics/cadvisor":                                "it wants counters of block devices for each container, which only CRI's metrics have here",
-	"PodOverhead cgroup accounting On running pod with PodOverhead":                                                 "it wants a runtime handler of the name test-handler",
 	"Summary API [NodeConformance] when querying /stats/summary":                                                    "it wants pressure statistics, which cgroup v1 does not have, and systemd's cgroups",
 	"Workload [FeatureGate:GenericWorkload]":                                                                        "it wants scheduling.k8s.io/v1alpha2, which 1.37 no longer has; what took its place is off by default, and not served here",
 }

@@ -63,6 +63,8 @@ type WherryOptions struct {
 	Range string
 	// NetNS is the network namespace of the process, and what it made there goes with it; "" for this one.
 	NetNS string
+	// Config is its configuration file; "" for none.
+	Config string
 }
 
 // Wherry starts `wherry cri` with the images of the archives.
@@ -86,6 +88,9 @@ func Wherry(ctx context.Context, o WherryOptions) (*Runtime, error) {
 	args := []string{
 		o.Path, "cri", "--listen", "unix://" + cfg.Socket, "--data-dir", filepath.Join(dir, "d"), "--run-dir", filepath.Join(dir, "r"),
 		"--instance-id", id, "--pod-cidr", cmp.Or(o.Range, subnet.String()), "--cni-conf-dir", cfg.CNIConfDir, "--runtime", o.OCI,
+	}
+	if o.Config != "" {
+		args = append(args, "--config", o.Config)
 	}
 	if o.NetNS != "" {
 		args = append([]string{"nsenter", "--net=" + o.NetNS, "--"}, args...)
