@@ -14,12 +14,13 @@ import (
 	"wherry.dev/test/images"
 )
 
-// fakeE2E passes the specs in its focus, but dies on the one named "dies".
+// fakeE2E passes the specs in its focus, but dies on the one named "dies", and leaves out one named "lost".
 const fakeE2E = `#!/bin/sh
 for a in "$@"; do
   case "$a" in
   --ginkgo.json-report=*) report=${a#*=} ;;
   --ginkgo.focus=*dies*) kill -9 $$ ;;
+  --ginkgo.focus=*lost*) specs="$specs${specs:+,}{\"LeafNodeText\":\"lost\",\"LeafNodeType\":\"It\",\"State\":\"skipped\"}" ;;
   --ginkgo.focus=*) name=${a#*=} specs="$specs${specs:+,}{\"LeafNodeText\":\"${name%$}\",\"LeafNodeType\":\"It\",\"State\":\"passed\"}" ;;
   esac
 done
@@ -45,6 +46,26 @@ func TestAProcessThatDiesDoesNotTakeTheSummaryAlong(t *testing.T) {
 	ok := report.Print(&out, "conformance", nil)
 	if ok || !strings.Contains(out.String(), "conformance: 7 passed, 6 failed, 0 excused, 0 skipped") || !strings.Contains(out.String(), "FAIL dies: e2e.test: the tests wrote no report") {
 		t.Errorf("ok %v\n%s", ok, out.String())
+	}
+}
+
+// A run of specs whose names did not match any was a success.
+func TestSpecThatDidNotRunHasFailed(t *testing.T) {
+	dir := t.TempDir()
+	e2e := filepath.Join(dir, "e2e.test")
+	if err := os.WriteFile(e2e, []byte(fakeE2E), 0o700); err != nil { //nolint:gosec // a program
+		t.Fatal(err)
+	}
+	s, report := suite{options: options{e2e: e2e, logs: dir}, node: &node{dir: dir}}, &ginkgo.Report{}
+	if err := s.run(t.Context(), report, []string{"lives", "lost"}, 1); err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	if report.Print(&out, "conformance", nil) || !strings.Contains(out.String(), "1 passed, 1 failed") || !strings.Contains(out.String(), "FAIL lost: it did not run") {
+		t.Error(out.String())
+	}
+	if name := (ginkgo.Spec{Containers: []string{"when there is", ""}, Text: "it does"}).Name(); name != "when there is it does" {
+		t.Errorf("%q would not be in the focus", name)
 	}
 }
 

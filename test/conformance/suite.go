@@ -124,6 +124,8 @@ func (s *suite) run(ctx context.Context, all *ginkgo.Report, names []string, pro
 				report, err := s.process(ctx, fmt.Sprintf("%d-%d-%d", procs, i, serial), args...)
 				if err != nil {
 					report = aborted(b, err)
+				} else {
+					report.Specs = append(report.Specs, aborted(unseen(b, report), errors.New("it did not run, although it was asked for")).Specs...)
 				}
 				mu.Lock()
 				all.Specs = append(all.Specs, report.Specs...)
@@ -148,6 +150,13 @@ func aborted(names []string, err error) *ginkgo.Report {
 		r.Specs = append(r.Specs, sp)
 	}
 	return r
+}
+
+// unseen returns the specs that a report does not have.
+func unseen(names []string, r *ginkgo.Report) []string {
+	return slices.DeleteFunc(slices.Clone(names), func(n string) bool {
+		return slices.ContainsFunc(r.Specs, func(s ginkgo.Spec) bool { return s.Name() == n && s.Ran() })
+	})
 }
 
 // progress prints failures at once.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"time"
 )
@@ -25,8 +26,14 @@ type Spec struct {
 	Failure    struct{ Message string }
 }
 
-// Name returns the spec's text, preceded by those of the containers around it.
-func (s Spec) Name() string { return strings.Join(append(s.Containers, s.Text), " ") }
+// Name returns the spec's text, preceded by those of the containers around it that have any: what a focus is compared with.
+func (s Spec) Name() string {
+	texts := slices.DeleteFunc(slices.Clone(append(s.Containers, s.Text)), func(t string) bool { return t == "" })
+	return strings.Join(texts, " ")
+}
+
+// Ran reports whether the spec was in focus.
+func (s Spec) Ran() bool { return s.State != "skipped" || s.Failure.Message != "" }
 
 // Exceptions are the reasons why specs may fail, by a part of their names.
 type Exceptions map[string]string
