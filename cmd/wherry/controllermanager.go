@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -31,7 +30,6 @@ import (
 // controllerOptions are kube-controller-manager's flags.
 type controllerOptions struct {
 	kubeconfig, master        string
-	controllers               []string
 	accounts                  bool
 	rootCA, signCert, signKey string
 	accountKey                string
@@ -45,7 +43,7 @@ type controllerOptions struct {
 
 func controllerManagerCommand() *cobra.Command {
 	o := controllerOptions{
-		serving: component.NewServing("kube-controller-manager", 10257), controllers: []string{"*"}, options: manager.DefaultOptions(),
+		serving: component.NewServing("kube-controller-manager", 10257), options: manager.DefaultOptions(),
 		lead: componentconfig.LeaderElectionConfiguration{
 			LeaderElect:   true,
 			LeaseDuration: metav1.Duration{Duration: 15 * time.Second}, RenewDeadline: metav1.Duration{Duration: 10 * time.Second},
@@ -70,7 +68,6 @@ one of them leads (--leader-elect). Health, metrics and profiles are served over
 func (o *controllerOptions) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of the API server")
 	f.StringVar(&o.master, "master", "", "address of the API server; overrides the kubeconfig's")
-	f.StringSliceVar(&o.controllers, "controllers", o.controllers, "controllers to run: names, -NAME to leave one out, * for all others. All controllers: "+strings.Join(manager.Names(), ", "))
 	f.BoolVar(&o.accounts, "use-service-account-credentials", false, "run each controller with the rights of its own service account")
 	f.StringVar(&o.rootCA, "root-ca-file", "", "certificate authority that is published in every namespace")
 	f.StringVar(&o.signCert, "cluster-signing-cert-file", "", "certificate authority that signs certificate signing requests")
@@ -183,9 +180,6 @@ func (o *controllerOptions) config(base *rest.Config) (cfg manager.Config, err e
 		return cfg, err
 	}
 	cfg.Options = &o.options
-	if cfg.Enabled, err = manager.Parse(o.controllers); err != nil {
-		return cfg, err
-	}
 	if cfg.Reader, err = kubernetes.NewForConfig(base); err != nil {
 		return cfg, err
 	}

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -38,21 +39,23 @@ func TestFlagsOfControllers(t *testing.T) {
 	o, err := controllerOptions([]string{
 		hpa + "sync-period=1s", hpa + "downscale-stabilization=0s", hpa + "tolerance=0.2", hpa + "cpu-initialization-period=2s",
 		hpa + "initial-readiness-delay=3s", "--node-monitor-grace-period=4s", "node-startup-grace-period=5s",
-		"terminated-pod-gc-threshold=0", "cluster-signing-duration=6h",
+		"terminated-pod-gc-threshold=0", "cluster-signing-duration=6h", "controllers=*,-job-controller",
 	})
 	want := manager.DefaultOptions()
 	want.Autoscaler.Period, want.Autoscaler.Window, want.Autoscaler.Tolerance = time.Second, 0, 0.2
 	want.Autoscaler.CPUInitial, want.Autoscaler.ReadinessDelay = 2*time.Second, 3*time.Second
 	want.Nodes.GracePeriod, want.Nodes.StartupGrace = 4*time.Second, 5*time.Second
 	want.TerminatedPods, want.SigningDuration = 0, 6*time.Hour
-	if err != nil || o != want {
+	want.Controllers = []string{"*", "-job-controller"}
+	if err != nil || !reflect.DeepEqual(o, want) {
 		t.Errorf("%v, %+v, want %+v", err, o, want)
 	}
-	if o, err := controllerOptions(nil); err != nil || o != manager.DefaultOptions() {
+	if o, err := controllerOptions(nil); err != nil || !reflect.DeepEqual(o, manager.DefaultOptions()) {
 		t.Errorf("%v, %+v", err, o)
 	}
 	for arg, want := range map[string]string{
-		"leader-elect=false":            `"leader-elect" is not a flag of the controllers of a node, which are: cluster-signing-duration, `,
+		"leader-elect=false":            `"leader-elect" is not a flag of the controllers of a node, which are: cluster-signing-duration, controllers, `,
+		"controllers=*,-job":            `--controllers: "job" is not in the list of known controllers: `,
 		"node-monitor-grace-period=0s":  "--node-monitor-grace-period must be greater than 0, not 0s",
 		hpa + "sync-period=-1s":         "--" + hpa + "sync-period must be greater than 0, not -1s",
 		hpa + "tolerance=-0.1":          "--" + hpa + "tolerance must not be negative: -0.1",

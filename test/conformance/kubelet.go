@@ -122,7 +122,9 @@ func (n *node) pieces(ctx context.Context) (err error) {
 	}
 	// The tests expect pods without a volume for a token, as with their own API server.
 	if _, err := server.Do(ctx, "up", "--detach", "--role", "server", "--apiserver-arg", "token-auth-file="+tokens,
-		"--apiserver-arg", "disable-admission-plugins=ServiceAccount"); err != nil {
+		"--apiserver-arg", "disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
+		// Nor do they expect taints that follow from a node's conditions.
+		"--controller-manager-arg", "controllers=*,-node-lifecycle-controller"); err != nil {
 		return err
 	}
 	crun, err := exec.LookPath("crun")

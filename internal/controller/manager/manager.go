@@ -28,8 +28,6 @@ type Config struct {
 	Account func(name string) (clientset.Interface, *rest.Config, error)
 	// Reader has the rights of the controller manager itself.
 	Reader clientset.Interface
-	// Enabled reports whether the controller with the name is to run; nil runs all.
-	Enabled func(name string) bool
 
 	// Serves reports whether the API server has a resource; nil says that it has all. A controller whose
 	// resources are switched off does not run.
@@ -85,8 +83,12 @@ func NewInformers(client clientset.Interface) informers.SharedInformerFactory {
 // New builds the controllers on the informers of f. The caller starts those afterwards.
 func New(ctx context.Context, cfg Config, f informers.SharedInformerFactory) (*Manager, error) {
 	m := &Manager{}
+	enabled, err := Parse(cfg.options().Controllers)
+	if err != nil {
+		return nil, err
+	}
 	for _, r := range table {
-		if cfg.Enabled != nil && !cfg.Enabled(r.name) {
+		if !enabled(r.name) {
 			continue
 		}
 		if resource, lost := cfg.missing(r.name); lost {

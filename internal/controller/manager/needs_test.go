@@ -22,12 +22,12 @@ import (
 // all has a value for whatever a controller may want.
 func all(client clientset.Interface, only string) Config {
 	options := DefaultOptions()
+	options.Controllers = []string{only}
 	options.Ranges = NodeRanges{Allocate: true, Cluster: "10.244.0.0/16"}
 	return Config{
 		Options: &options, ApproveServing: true,
 		Account: func(string) (clientset.Interface, *rest.Config, error) { return client, &rest.Config{}, nil },
 		Reader:  client, RootCA: []byte("ca"), Signer: &pki.CA{}, Tokens: tokens{}, DNS: &clusterdns.Config{},
-		Enabled: func(name string) bool { return name == only },
 	}
 }
 
@@ -73,7 +73,7 @@ func TestControllersNeedWhatTheyRead(t *testing.T) {
 func TestControllersWithoutTheirAPIDoNotRun(t *testing.T) {
 	client := fake.NewClientset()
 	cfg := all(client, "")
-	cfg.Enabled = nil
+	cfg.Options.Controllers = DefaultOptions().Controllers
 	cfg.Serves = func(r schema.GroupVersionResource) bool { return r.Group != "batch" && r.Resource != "deployments" }
 	f := NewInformers(client)
 	m, err := New(t.Context(), cfg, f)

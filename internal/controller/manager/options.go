@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -22,6 +23,8 @@ const autoscaler = "horizontal-pod-autoscaler-"
 
 // Options are settings of single controllers.
 type Options struct {
+	// Controllers are those that run: names, -NAME for one to leave out, * for all others.
+	Controllers     []string
 	Autoscaler      horizontalpodautoscaler.Options
 	Nodes           nodelifecycle.Options
 	TerminatedPods  int           // how many finished pods are kept; all if it is not positive
@@ -67,7 +70,7 @@ func (r *NodeRanges) options() (o nodeipam.Options, err error) {
 
 // DefaultOptions returns upstream's defaults.
 func DefaultOptions() Options {
-	return Options{horizontalpodautoscaler.Defaults, nodelifecycle.Defaults, podgc.TerminatedThreshold, certificates.MostTime, attachdetach.Options{}, NodeRanges{}, ""}
+	return Options{[]string{"*"}, horizontalpodautoscaler.Defaults, nodelifecycle.Defaults, podgc.TerminatedThreshold, certificates.MostTime, attachdetach.Options{}, NodeRanges{}, ""}
 }
 
 func (c *Config) options() Options {
@@ -79,6 +82,7 @@ func (c *Config) options() Options {
 
 // AddFlags adds kube-controller-manager's flags for them.
 func (o *Options) AddFlags(f *pflag.FlagSet) {
+	f.StringSliceVar(&o.Controllers, "controllers", o.Controllers, "controllers to run: names, -NAME to leave one out, * for all others. All controllers: "+strings.Join(Names(), ", "))
 	hpa := &o.Autoscaler
 	f.DurationVar(&hpa.Period, autoscaler+"sync-period", hpa.Period, "how often autoscalers look at their metrics")
 	f.DurationVar(&hpa.Window, autoscaler+"downscale-stabilization", hpa.Window, "how long an autoscaler looks back, and does not go below any size that it recommended")
@@ -115,6 +119,9 @@ func (o *Options) Validate() error {
 		if d < 0 {
 			errs = append(errs, fmt.Errorf("--%s must not be negative: %s", flag, d))
 		}
+	}
+	if _, err := Parse(o.Controllers); err != nil {
+		errs = append(errs, err)
 	}
 	positive(autoscaler+"sync-period", o.Autoscaler.Period)
 	notNegative(autoscaler+"downscale-stabilization", o.Autoscaler.Window)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"net"
 	"os"
-	"slices"
 	"testing"
 	"time"
 
@@ -48,6 +47,8 @@ func startWith(t *testing.T, server func(*apiserver.Config), change func(*apiser
 	case <-time.After(2 * time.Minute):
 		t.Fatal("not ready")
 	}
+	options := manager.DefaultOptions()
+	options.Controllers = names
 	config := manager.Config{
 		Account: func(name string) (kubernetes.Interface, *rest.Config, error) {
 			cfg := s.ClientConfig("system:serviceaccount:kube-system:"+name, "system:serviceaccounts", "system:serviceaccounts:kube-system")
@@ -55,7 +56,7 @@ func startWith(t *testing.T, server func(*apiserver.Config), change func(*apiser
 			return client, cfg, err
 		},
 		Reader:  client(t, s, "system:kube-controller-manager"),
-		Enabled: func(name string) bool { return slices.Contains(names, name) },
+		Options: &options,
 	}
 	if change != nil {
 		change(s, &config)
