@@ -13,6 +13,7 @@ import (
 	"wherry.dev/internal/kubelet/dra"
 	"wherry.dev/internal/kubelet/numa"
 	"wherry.dev/internal/kubelet/podresources"
+	"wherry.dev/internal/kubelet/podsapi"
 	"wherry.dev/internal/kubelet/podworker"
 )
 
@@ -67,6 +68,16 @@ func (k *Kubelet) tellResources(ctx context.Context) error {
 			Socket: filepath.Join(k.cfg.RootDir, "pod-resources", "kubelet.sock"), Pods: k.table.List, Devices: k.devices.Devices, Claims: k.claims.Given, CPUs: k.cpus.Assignable,
 			Memory: k.memory.Allocatable,
 		})
+	})
+}
+
+// tellPods tells agents on the node which pods it has.
+func (k *Kubelet) tellPods(ctx context.Context) error {
+	if !k.watchPlugins || !k.cfg.PodsAPI() {
+		return nil
+	}
+	return apart(ctx, func(ctx context.Context) error {
+		return podsapi.Run(ctx, filepath.Join(k.cfg.RootDir, "pods-api", "pods-api.sock"), k.table.Pods)
 	})
 }
 

@@ -33,13 +33,20 @@ var unimplementedFields = map[string]string{
 	"syncFrequency": "--sync-frequency",
 }
 
-// The feature gates that are checked: without them their field is refused.
+// The feature gates that are checked: without the first two their field is refused.
 const (
 	gateCFSPeriod  = "CustomCPUCFSQuotaPeriod"
 	gatePodSysctls = "DefaultPodSysctls"
+	gatePodsAPI    = "PodsAPI"
 )
 
-var checkedGates = []string{gateCFSPeriod, gatePodSysctls, cpus.AlphaOptions}
+var checkedGates = []string{gateCFSPeriod, gatePodSysctls, gatePodsAPI, cpus.AlphaOptions}
+
+// PodsAPI reports whether agents on the node are told of its pods, as by default.
+func (c *Config) PodsAPI() bool {
+	on, set := c.FeatureGates[gatePodsAPI]
+	return on || !set
+}
 
 // Warnings names what was configured and has no effect.
 func (c *Config) Warnings() ([]string, error) {

@@ -4,16 +4,9 @@ package podresources
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"io/fs"
 	"maps"
-	"net"
-	"os"
-	"path/filepath"
 	"slices"
 
-	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -24,6 +17,7 @@ import (
 
 	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/kubelet/admission"
+	"wherry.dev/internal/kubelet/agentsocket"
 	"wherry.dev/internal/kubelet/devices"
 	"wherry.dev/internal/kubelet/dra"
 	"wherry.dev/internal/kubelet/memory"
@@ -31,12 +25,6 @@ import (
 	"wherry.dev/internal/kubelet/numa"
 	"wherry.dev/internal/kubelet/podplan"
 	"wherry.dev/internal/kubelet/podworker"
-)
-
-// Upstream's limits of requests.
-const (
-	requestsPerSecond = 100
-	burst             = 10
 )
 
 // Config is what the server tells of.
@@ -57,38 +45,11 @@ type Config struct {
 
 // Run serves until ctx ends.
 func Run(ctx context.Context, cfg Config) error {
-	if err := os.MkdirAll(filepath.Dir(cfg.Socket), 0o750); err != nil {
-		return err
-	}
-	if err := os.Remove(cfg.Socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	l, err := new(net.ListenConfig).Listen(ctx, "unix", cfg.Socket)
-	if err != nil {
-		return fmt.Errorf("pod resources: %w", err)
-	}
-	if err := os.Chmod(cfg.Socket, 0o600); err != nil {
-		return errors.Join(err, l.Close())
-	}
-	s := grpc.NewServer(grpc.UnaryInterceptor(limited(rate.NewLimiter(requestsPerSecond, burst))))
 	one := &server{cfg: cfg}
-	podresourcesapi.RegisterPodResourcesListerServer(s, one)
-	v1alpha1.RegisterPodResourcesListerServer(s, alpha{server: one})
-	defer context.AfterFunc(ctx, s.Stop)()
-	if err := s.Serve(l); err != nil {
-		return fmt.Errorf("pod resources: %w", err)
-	}
-	return nil
-}
-
-// limited refuses requests beyond a limit.
-func limited(limit *rate.Limiter) grpc.UnaryServerInterceptor {
-	return func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
-		if !limit.Allow() {
-			return nil, status.Error(codes.ResourceExhausted, "rejected by rate limit")
-		}
-		return handle(ctx, req)
-	}
+	return agentsocket.Serve(ctx, cfg.Socket, func(s *grpc.Server) {
+		podresourcesapi.RegisterPodResourcesListerServer(s, one)
+		v1alpha1.RegisterPodResourcesListerServer(s, alpha{server: one})
+	})
 }
 
 type server struct {

@@ -3,6 +3,7 @@ package podworker
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -15,6 +16,8 @@ import (
 type Pods struct {
 	mu      sync.Mutex
 	workers map[types.UID]*Worker
+
+	watchers atomic.Pointer[[]*Changes] // nil or empty most of the time; replaced under mu
 }
 
 // NewPods returns an empty set.
@@ -141,13 +144,16 @@ func (p *Pods) all() []*Worker {
 }
 
 func (p *Pods) add(w *Worker) {
+	w.changed = func() { p.changed(w.uid) }
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	p.workers[w.uid] = w
+	p.mu.Unlock()
+	p.changed(w.uid)
 }
 
 func (p *Pods) drop(w *Worker) {
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	delete(p.workers, w.uid)
+	p.mu.Unlock()
+	p.changed(w.uid)
 }

@@ -138,6 +138,7 @@ type Worker struct {
 	wakeCh  chan struct{}
 	started bool // guarded by the table
 	snap    atomic.Pointer[Snapshot]
+	changed func() // tells whoever watches pods of a new snapshot; nil before the table has the worker
 
 	mu       sync.Mutex
 	pod      *v1.Pod
@@ -209,6 +210,9 @@ func (w *Worker) put(s *Snapshot) {
 	s.Superseded = s.superseded
 	if old := w.snap.Swap(s); old != nil {
 		close(old.superseded)
+	}
+	if w.changed != nil {
+		w.changed()
 	}
 }
 
