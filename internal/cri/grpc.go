@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"wherry.dev/internal/cri/crierror"
+	"wherry.dev/internal/inbound"
 )
 
 // maxMessage bounds a gRPC message in both directions, as the kubelet does.
@@ -127,23 +129,16 @@ func (s *Server) serveSocket(ctx context.Context) error {
 
 // listenSocket binds the socket for root alone. It replaces a socket that nobody listens on; one
 // that answers belongs to another runtime.
-func listenSocket(path string) (net.Listener, error) {
+func listenSocket(ctx context.Context, path string) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o711); err != nil {
 		return nil, err
 	}
-	if c, err := net.Dial("unix", path); err == nil {
+	c, err := net.Dial("unix", path)
+	if err == nil {
 		return nil, errors.Join(errors.New("another process is already serving it"), c.Close())
-	} else if errors.Is(err, unix.ECONNREFUSED) {
-		if err := os.Remove(path); err != nil {
-			return nil, err
-		}
 	}
-	l, err := net.Listen("unix", path)
-	if err != nil {
+	if !errors.Is(err, unix.ECONNREFUSED) && !errors.Is(err, fs.ErrNotExist) { // somebody may serve it who has no time just now
 		return nil, err
 	}
-	if err := os.Chmod(path, 0o600); err != nil {
-		return nil, errors.Join(err, l.Close())
-	}
-	return l, nil
+	return inbound.ListenRoot(ctx, path)
 }

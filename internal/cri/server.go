@@ -79,7 +79,7 @@ func New(ctx context.Context, cfg Config, images ImageStore) (*Server, error) {
 }
 
 func (s *Server) open(ctx context.Context) (err error) {
-	if err := s.prepare(); err != nil {
+	if err := s.prepare(ctx); err != nil {
 		return err
 	}
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
@@ -116,12 +116,12 @@ func (s *Server) open(ctx context.Context) (err error) {
 }
 
 // prepare makes what must be there before anything is read.
-func (s *Server) prepare() (err error) {
+func (s *Server) prepare(ctx context.Context) (err error) {
 	if err := errors.Join(s.cfg.layout().Make(), rootfs.Skeletons(s.cfg.layout().Skeletons()).Sweep()); err != nil {
 		return err
 	}
 	if s.cfg.Socket != "" { // first of all: it shows whether another process serves this instance
-		if s.socket, err = listenSocket(s.cfg.Socket); err != nil {
+		if s.socket, err = listenSocket(ctx, s.cfg.Socket); err != nil {
 			return fmt.Errorf("socket %s: %w", s.cfg.Socket, err)
 		}
 	}

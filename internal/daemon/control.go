@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/pprof"
-	"os"
 	"path/filepath"
 	"sync/atomic"
 	"time"
@@ -17,6 +16,7 @@ import (
 
 	"wherry.dev/internal/apiserver"
 	"wherry.dev/internal/image"
+	"wherry.dev/internal/inbound"
 	"wherry.dev/internal/trace"
 )
 
@@ -69,15 +69,9 @@ func (c *control) handler() http.Handler {
 
 // serve serves on the socket until ctx ends.
 func (c *control) serve(ctx context.Context, path string) error {
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	l, err := new(net.ListenConfig).Listen(ctx, "unix", path)
+	l, err := inbound.ListenRoot(ctx, path)
 	if err != nil {
 		return fmt.Errorf("control socket: %w", err)
-	}
-	if err := os.Chmod(path, 0o600); err != nil {
-		return errors.Join(err, l.Close())
 	}
 	srv := &http.Server{Handler: c.handler(), ReadHeaderTimeout: 10 * time.Second, BaseContext: func(net.Listener) context.Context { return ctx }}
 	stop := context.AfterFunc(ctx, func() { _ = srv.Close() })

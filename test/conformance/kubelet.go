@@ -87,6 +87,7 @@ containerRuntimeEndpoint: %[2]s
 authentication: {x509: {clientCAFile: %[3]s}, anonymous: {enabled: false}, webhook: {enabled: true}}
 authorization: {mode: Webhook}
 evictionHard: {memory.available: 100Mi}
+evictionPressureTransitionPeriod: 30s
 imageGCHighThresholdPercent: 100
 failSwapOn: false
 failCgroupV1: false

@@ -3,10 +3,7 @@ package agentsocket
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
-	"net"
 	"os"
 	"path/filepath"
 
@@ -14,6 +11,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"wherry.dev/internal/inbound"
 )
 
 // Upstream's limits of requests; streams that are open do not count.
@@ -28,15 +27,9 @@ func Serve(ctx context.Context, socket string, register func(*grpc.Server)) erro
 	if err := os.MkdirAll(filepath.Dir(socket), 0o750); err != nil {
 		return err
 	}
-	if err := os.Remove(socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	l, err := new(net.ListenConfig).Listen(ctx, "unix", socket)
+	l, err := inbound.ListenRoot(ctx, socket)
 	if err != nil {
-		return fmt.Errorf("socket for agents: %w", err)
-	}
-	if err := os.Chmod(socket, 0o600); err != nil {
-		return errors.Join(err, l.Close())
+		return err
 	}
 	limit := rate.NewLimiter(requestsPerSecond, burst)
 	s := grpc.NewServer(grpc.UnaryInterceptor(limited(limit)), grpc.StreamInterceptor(limitedStream(limit)))

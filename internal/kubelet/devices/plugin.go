@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"sync"
@@ -16,6 +15,7 @@ import (
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"wherry.dev/internal/api/validation"
+	"wherry.dev/internal/inbound"
 	"wherry.dev/internal/kubelet/metrics"
 	"wherry.dev/internal/kubelet/plugins"
 )
@@ -54,15 +54,9 @@ func (m *Manager) serve(ctx context.Context) (stop func(), err error) {
 		return nil, err
 	}
 	path := filepath.Join(m.cfg.Dir, filepath.Base(pluginapi.KubeletSocket))
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, err
-	}
-	l, err := new(net.ListenConfig).Listen(ctx, "unix", path)
+	l, err := inbound.ListenRoot(ctx, path)
 	if err != nil {
 		return nil, err
-	}
-	if err := os.Chmod(path, 0o600); err != nil {
-		return nil, errors.Join(err, l.Close())
 	}
 	var running sync.WaitGroup
 	s := grpc.NewServer()
