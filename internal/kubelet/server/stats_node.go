@@ -26,7 +26,7 @@ func (s *Stats) node(ctx context.Context, now time.Time, short bool) stats.NodeS
 	if busy, ok := cpuBusy(); ok {
 		out.CPU = &stats.CPUStats{Time: t, UsageCoreNanoSeconds: &busy, UsageNanoCores: s.rate("node", now, busy), PSI: nodePressure("cpu")}
 	}
-	out.Memory, out.Swap = nodeMemory(t)
+	out.Memory, out.Swap = nodeMemory(t, cgroup.RootMemory)
 	out.SystemContainers = s.system(now)
 	if short {
 		return out
@@ -169,7 +169,9 @@ func keyed(path string) map[string]uint64 {
 	return v
 }
 
-func nodeMemory(t metav1.Time) (*stats.MemoryStats, *stats.SwapStats) {
+// nodeMemory returns what the machine uses of its memory, by the measure that decides about eviction: files that were used just
+// now count. used returns what is used, and what of that is files that nobody has used for a while.
+func nodeMemory(t metav1.Time, used func() (usage, inactive uint64, err error)) (*stats.MemoryStats, *stats.SwapStats) {
 	v := keyed("/proc/meminfo")
 	if v["MemTotal"] == 0 {
 		return nil, nil
@@ -178,11 +180,16 @@ func nodeMemory(t metav1.Time) (*stats.MemoryStats, *stats.SwapStats) {
 		n *= 1024
 		return &n
 	}
-	available := min(v["MemAvailable"], v["MemTotal"])
+	usage, inactive, err := used()
+	if err != nil {
+		usage, inactive = (v["MemTotal"]-v["MemFree"])*1024, v["Inactive(file)"]*1024
+	}
+	working := usage - min(inactive, usage)
+	available := v["MemTotal"]*1024 - min(working, v["MemTotal"]*1024)
 	vm := keyed("/proc/vmstat")
 	faults, major := vm["pgfault"], vm["pgmajfault"]
 	return &stats.MemoryStats{
-			Time: t, AvailableBytes: kib(available), UsageBytes: kib(v["MemTotal"] - v["MemFree"]), WorkingSetBytes: kib(v["MemTotal"] - available),
+			Time: t, AvailableBytes: &available, UsageBytes: &usage, WorkingSetBytes: &working,
 			RSSBytes: kib(v["AnonPages"]), PageFaults: &faults, MajorPageFaults: &major, PSI: nodePressure("memory"),
 		}, &stats.SwapStats{
 			Time: t, SwapAvailableBytes: kib(v["SwapFree"]), SwapUsageBytes: kib(v["SwapTotal"] - v["SwapFree"]),

@@ -334,3 +334,22 @@ func TestCadvisorMetrics(t *testing.T) {
 		})
 	}
 }
+
+// The summary counted files that were used just now as free memory, and evictions did not: a node with gigabytes to spare by
+// the one was short of memory by the other.
+func TestMemoryOfTheNodeIsWhatEvictionDecidesBy(t *testing.T) {
+	total := keyed("/proc/meminfo")["MemTotal"] * 1024
+	m, _ := nodeMemory(metav1.Now(), func() (uint64, uint64, error) { return 700 << 20, 200 << 20, nil })
+	if *m.UsageBytes != 700<<20 || *m.WorkingSetBytes != 500<<20 || *m.AvailableBytes != total-500<<20 {
+		t.Errorf("%d used, %d of it at work, %d of %d free", *m.UsageBytes, *m.WorkingSetBytes, *m.AvailableBytes, total)
+	}
+	for _, broken := range []func() (uint64, uint64, error){
+		func() (uint64, uint64, error) { return 0, 0, errors.New("no cgroups") },
+		func() (uint64, uint64, error) { return total + 1, 0, nil }, // read at another moment
+		func() (uint64, uint64, error) { return 1, 2, nil },
+	} {
+		if m, _ := nodeMemory(metav1.Now(), broken); *m.AvailableBytes > total || *m.WorkingSetBytes > *m.UsageBytes {
+			t.Errorf("%d used, %d of it at work, %d of %d free", *m.UsageBytes, *m.WorkingSetBytes, *m.AvailableBytes, total)
+		}
+	}
+}
