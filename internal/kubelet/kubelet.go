@@ -431,6 +431,9 @@ func (k *Kubelet) Run(ctx context.Context) error {
 		return fmt.Errorf("kubelet: %w", err)
 	}
 	metrics.Register()
+	if k.numa != nil {
+		metrics.BeginAlignments()
+	}
 	untrace, err := k.exportTraces(ctx)
 	if err != nil {
 		return fmt.Errorf("kubelet: %w", err)
