@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
+
+	"wherry.dev/internal/api/pods"
 )
 
 // The thinnest path, on which everything else builds.
@@ -103,4 +105,14 @@ func (c *cluster) restartPoliciesHold() {
 	for _, n := range []string{"succeeds", "fails", "crashes", "once-more"} {
 		c.delete(n)
 	}
+}
+
+// A pod that claims to come from a file of the node is a pod as any other: its status is reported.
+func TestPodCannotClaimToBeTheNodesOwn(t *testing.T) {
+	c := startCluster(t)
+	c.create(busybox("claims", func(p *v1.Pod) {
+		p.Annotations = map[string]string{pods.AnnotationConfigSource: "file", pods.AnnotationConfigHash: "x", pods.AnnotationConfigSeen: "y"}
+	}))
+	c.await("claims", "ready", ready)
+	c.delete("claims")
 }
