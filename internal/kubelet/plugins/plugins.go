@@ -177,27 +177,35 @@ const (
 func (w *Watcher) attend(ctx, visiting context.Context, socket string) {
 	log := klog.FromContext(ctx).WithValues("socket", socket)
 	var p Plugin
-	for wait := firstWait; ; wait = min(2*wait, mostWait) {
-		again := w.anyGone()
-		var err error
-		if p, err = w.register(visiting, socket); err == nil {
-			break
-		}
-		if visiting.Err() == nil {
-			log.Error(err, "Failed to register a plugin, will try again", "after", wait)
-		}
-		timer := time.NewTimer(wait)
-		select {
-		case <-visiting.Done():
+	try := func(step func() error) (ok bool) {
+		for wait := firstWait; ; wait = min(2*wait, mostWait) {
+			again := w.anyGone()
+			err := step()
+			if err == nil {
+				return true
+			}
+			if visiting.Err() == nil {
+				log.Error(err, "Failed to register a plugin, will try again", "after", wait)
+			}
+			timer := time.NewTimer(wait)
+			select {
+			case <-visiting.Done():
+				timer.Stop()
+				return false
+			case <-again: // perhaps the one whose name it has
+			case <-timer.C:
+			}
 			timer.Stop()
-			return
-		case <-again: // perhaps the one whose name it has
-		case <-timer.C:
 		}
-		timer.Stop()
+	}
+	if !try(func() (err error) { p, err = w.register(visiting, socket); return err }) {
+		return
 	}
 	log.Info("Registered a plugin", "type", p.Type, "name", p.Name, "endpoint", p.Endpoint)
-	<-visiting.Done()
+	// It serves already, but may wait to hear that it is registered.
+	if try(func() error { return tell(visiting, socket, nil) }) {
+		<-visiting.Done()
+	}
 	if ctx.Err() != nil {
 		return
 	}
@@ -220,8 +228,8 @@ func (w *Watcher) anyGone() <-chan struct{} {
 // answerTime is how long a plugin may take to answer.
 const answerTime = 10 * time.Second
 
-// register asks the plugin what it is, hands it over, and tells it the result. Errors are upstream's words, which the
-// plugin's own log shows.
+// register asks the plugin what it is, hands it over, and tells it an error. Errors are upstream's words, which the plugin's
+// own log shows.
 func (w *Watcher) register(ctx context.Context, socket string) (Plugin, error) {
 	conn, err := Dial(socket)
 	if err != nil {
@@ -245,14 +253,27 @@ func (w *Watcher) register(ctx context.Context, socket string) (Plugin, error) {
 	} else if err = handler.Register(ctx, p); err != nil {
 		err = fmt.Errorf("RegisterPlugin error -- plugin registration failed with err: %w", err)
 	}
-	result := &registration.RegistrationStatus{PluginRegistered: err == nil}
 	if err != nil {
-		result.Error = err.Error()
+		return p, errors.Join(err, tell(ctx, socket, err))
 	}
-	telling, cancel := context.WithTimeout(ctx, answerTime)
-	defer cancel()
-	if _, untold := client.NotifyRegistrationStatus(telling, result); untold != nil && ctx.Err() == nil {
-		klog.FromContext(ctx).Error(untold, "Cannot tell a plugin whether it is registered", "socket", socket, "registered", err == nil)
+	return p, nil
+}
+
+// tell tells a plugin that it is registered, or why not.
+func tell(ctx context.Context, socket string, why error) error {
+	result := &registration.RegistrationStatus{PluginRegistered: why == nil}
+	if why != nil {
+		result.Error = why.Error()
 	}
-	return p, err
+	conn, err := Dial(socket)
+	if err == nil {
+		defer func() { _ = conn.Close() }()
+		telling, cancel := context.WithTimeout(ctx, answerTime)
+		defer cancel()
+		_, err = registration.NewRegistrationClient(conn).NotifyRegistrationStatus(telling, result)
+	}
+	if err != nil {
+		return fmt.Errorf("RegisterPlugin error -- failed to send registration status at socket %s, err: %w", socket, err)
+	}
+	return nil
 }

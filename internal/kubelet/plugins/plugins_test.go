@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"google.golang.org/grpc"
@@ -24,6 +25,7 @@ type plugin struct {
 	registration.UnimplementedRegistrationServer
 	info  *registration.PluginInfo
 	hangs bool
+	deaf  atomic.Int32 // so many times it does not take the answer
 	told  chan *registration.RegistrationStatus
 }
 
@@ -36,6 +38,9 @@ func (p *plugin) GetInfo(ctx context.Context, _ *registration.InfoRequest) (*reg
 }
 
 func (p *plugin) NotifyRegistrationStatus(_ context.Context, s *registration.RegistrationStatus) (*registration.RegistrationStatusResponse, error) {
+	if p.deaf.Add(-1) >= 0 {
+		return nil, errors.New("no time")
+	}
 	p.told <- s
 	return &registration.RegistrationStatusResponse{}, nil
 }
@@ -227,5 +232,27 @@ func TestPluginsStayWhenTheKubeletStops(t *testing.T) {
 	stop()
 	if h.has["d"] == "" || len(h.changed) > 0 {
 		t.Errorf("the plugin was deregistered")
+	}
+}
+
+// A plugin that could not be told that it is registered waited for ever.
+func TestPluginIsToldUntilItHears(t *testing.T) {
+	dir, h, stop := start(t)
+	defer stop()
+	p := newPlugin(registration.CSIPlugin, "p")
+	p.deaf.Store(2)
+	p.serve(t, filepath.Join(dir, "p.sock"))
+	h.expect(t, "+p")
+	if s := <-p.told; !s.PluginRegistered || s.Error != "" {
+		t.Errorf("it is told %v", s)
+	}
+	if err := os.Remove(filepath.Join(dir, "p.sock")); err != nil {
+		t.Fatal(err)
+	}
+	h.expect(t, "-p")
+	select {
+	case s := <-p.told:
+		t.Errorf("it is told again: %v", s)
+	default:
 	}
 }
