@@ -39,8 +39,9 @@ func listImages(ctx context.Context, e2e string) ([]string, error) {
 	return append(strings.Fields(string(out)), inManifests...), nil
 }
 
-// inManifests are images that manifests of the test program name, and its list does not.
-var inManifests = []string{"registry.k8s.io/e2e-test-images/sample-device-plugin:1.7"}
+// inManifests are images that manifests and specs of the test program name, and its list does not; docker.io's registry has
+// another name than its images.
+var inManifests = []string{"registry.k8s.io/e2e-test-images/sample-device-plugin:1.7", "registry-1.docker.io/library/busybox:1.36"}
 
 // upstream is a program of upstream's own, static, that the caller has.
 type upstream struct {
