@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -207,8 +208,16 @@ func build(repo string, root images.Root, has programs) (v1.Image, error) {
 		if err != nil {
 			return nil, err
 		}
+		pause, err := build("pause", root, has)
+		if err != nil {
+			return nil, err
+		}
+		kept, err := registryOf("pause", "testing", pause)
+		if err != nil {
+			return nil, err
+		}
 		cfg.Entrypoint, cfg.Cmd = []string{"/agnhost"}, []string{"pause"}
-		layers = append(layers, program, images.Root{
+		layers = append(layers, program, kept, images.Root{
 			"localhost.crt": {Data: crt, Mode: 0o644}, "localhost.key": {Data: key, Mode: 0o644},
 			"agnhost-2": {Link: "agnhost"}, "uploads": {Mode: fs.ModeDir | 0o755},
 			"etc/passwd": {Data: []byte("root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\nuser-defined-in-image:x:1000:1000::/home:/bin/sh\n"), Mode: 0o644},
@@ -218,6 +227,51 @@ func build(repo string, root images.Root, has programs) (v1.Image, error) {
 		return nil, nil
 	}
 	return images.New(cfg, layers...)
+}
+
+// registryOf returns an image as agnhost's own registry keeps it: manifests and blobs by digest, and tags that have one.
+func registryOf(name, tag string, img v1.Image) (images.Root, error) {
+	digest, err := img.Digest()
+	if err != nil {
+		return nil, err
+	}
+	root := path.Join("var/registry", name)
+	out := images.Root{path.Join(root, "manifests", tag): {Data: []byte(digest.String()), Mode: 0o644}}
+	keep := func(kind string, digest v1.Hash, doc []byte, err error) error {
+		out[path.Join(root, kind, digest.Algorithm, digest.Hex[:2], digest.Hex, "data")] = images.File{Data: doc, Mode: 0o644}
+		return err
+	}
+	manifest, err := img.RawManifest()
+	if err := keep("manifests", digest, manifest, err); err != nil {
+		return nil, err
+	}
+	config, err := img.ConfigName()
+	if err != nil {
+		return nil, err
+	}
+	doc, err := img.RawConfigFile()
+	if err := keep("blobs", config, doc, err); err != nil {
+		return nil, err
+	}
+	layers, err := img.Layers()
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range layers {
+		digest, err := l.Digest()
+		if err != nil {
+			return nil, err
+		}
+		r, err := l.Compressed()
+		if err != nil {
+			return nil, err
+		}
+		doc, err := io.ReadAll(r)
+		if err := keep("blobs", digest, doc, errors.Join(err, r.Close())); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
 }
 
 // localhost makes the certificate with which agnhost serves TLS.
