@@ -377,7 +377,13 @@ func (k *Kubelet) buildTable(pods *podworker.Pods) {
 			k.rotator.Look()
 			k.keeper.Poke()
 		},
-		Left:    func() { k.statics.Poke() },
+		Left: func() { k.statics.Poke() },
+		Mirror: func(static types.UID) (*v1.PodStatus, bool) {
+			if k.sources.Waits(fromAPI) {
+				return nil, false
+			}
+			return k.status.Mirror(static), true
+		},
 		Stepped: func(d time.Duration) { metrics.PodWorker.WithLabelValues("sync").Observe(d.Seconds()) },
 		Began:   func(d time.Duration) { metrics.PodWorkerStart.Observe(d.Seconds()) },
 		Started: metrics.ObservePodStart,

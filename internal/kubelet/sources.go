@@ -75,8 +75,8 @@ func (k *Kubelet) runSources(ctx context.Context, g *errgroup.Group) {
 // listed is called when the API server has delivered the pods that it has at first.
 func (k *Kubelet) listed() {
 	k.admission.Listed(k.ran)
-	k.table.WakeAll()
 	k.sources.Delivered(fromAPI)
+	k.table.WakeAll()
 	k.statics.Poke()
 }
 

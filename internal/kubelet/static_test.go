@@ -151,6 +151,39 @@ func TestARestartLeavesStaticPodsAlone(t *testing.T) {
 	})
 }
 
+// A kubelet that starts again knows how ready the containers of static pods were from the pods' mirrors. It used to report them as
+// not started, until their probes had answered again.
+func TestRestartLeavesStaticPodsReady(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.prepare = func(k *Kubelet) { k.sources = podsource.Await(fromStart, fromFile, fromAPI) }
+		w.rt.Exec = func(string, []string) ([]byte, int, error) { return nil, 0, nil }
+		probed := func() *v1.Pod {
+			pod := static(t, "1")
+			probe := &v1.Probe{
+				ProbeHandler:        v1.ProbeHandler{Exec: &v1.ExecAction{Command: []string{"true"}}},
+				InitialDelaySeconds: 20, PeriodSeconds: 10, FailureThreshold: 3, SuccessThreshold: 1, TimeoutSeconds: 1,
+			}
+			pod.Spec.Containers[0].StartupProbe, pod.Spec.Containers[0].ReadinessProbe = probe, probe
+			return pod
+		}
+		w.startWith(probed())
+		w.until("ready", func() bool { return !w.gone("web-n1") && condition(w.get("web-n1"), v1.PodReady) == v1.ConditionTrue })
+		w.stop()
+		w.client.ClearActions()
+		w.startWith(probed())
+		w.pass(time.Minute)
+		for _, a := range w.client.Actions() {
+			if p, ok := a.(clienttesting.PatchAction); ok && a.GetResource().Resource == "pods" {
+				t.Errorf("after the restart it is told: %s", p.GetPatch())
+			}
+		}
+		w.rt.Exec = func(string, []string) ([]byte, int, error) { return nil, 1, nil }
+		w.until("not ready, when its probe says so", func() bool { return condition(w.get("web-n1"), v1.PodReady) == v1.ConditionFalse })
+		w.stop()
+	})
+}
+
 func TestStandaloneKubelet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

@@ -48,7 +48,10 @@ type Input struct {
 	Objects uint64
 	// Reported is the newest status that was put or, at first, the one from the source.
 	Reported v1.PodStatus
-	Node     Node
+	// Earlier, if not nil, is what the mirror of a static pod said when this kubelet began: how ready the containers were that
+	// still run. A static pod comes without a status.
+	Earlier *v1.PodStatus
+	Node    Node
 }
 
 // Node is what a plan needs to know about the node.

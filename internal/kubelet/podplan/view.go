@@ -195,8 +195,20 @@ func (v *view) started(spec *v1.Container, c *Container) bool {
 	if p := v.in.Probes[c.ID]; p.Started != nil {
 		return *p.Started
 	}
-	st := findStatus(&v.in.Reported, c.Name)
-	return st != nil && trimScheme(st.ContainerID) == c.ID && st.Started != nil && *st.Started
+	return v.told(c, func(st *v1.ContainerStatus) bool { return st.Started != nil && *st.Started })
+}
+
+// told reports whether a status that was reported of this very instance says something.
+func (v *view) told(c *Container, says func(*v1.ContainerStatus) bool) bool {
+	for _, status := range []*v1.PodStatus{&v.in.Reported, v.in.Earlier} {
+		if status == nil {
+			continue
+		}
+		if st := findStatus(status, c.Name); st != nil && trimScheme(st.ContainerID) == c.ID && says(st) {
+			return true
+		}
+	}
+	return false
 }
 
 // ready reports whether an instance may get traffic. Until a probe has answered since the kubelet
@@ -211,8 +223,7 @@ func (v *view) ready(spec *v1.Container, c *Container) bool {
 	if p := v.in.Probes[c.ID]; p.Ready != nil {
 		return *p.Ready
 	}
-	st := findStatus(&v.in.Reported, c.Name)
-	return st != nil && trimScheme(st.ContainerID) == c.ID && st.Ready
+	return v.told(c, func(st *v1.ContainerStatus) bool { return st.Ready })
 }
 
 func (v *view) hookDone(spec *v1.Container, c *Container) bool {

@@ -56,7 +56,13 @@ func (w *Worker) observe(ctx context.Context) (podplan.Input, error) {
 	if !w.statusKnown {
 		w.status, w.statusKnown = in.Pod.Status, true
 	}
-	in.Reported = w.reported(in.Pod)
+	if static && !w.mirrorKnown && w.deps.Mirror != nil {
+		w.earlier, w.mirrorKnown = w.deps.Mirror(w.uid)
+		if w.earlier != nil {
+			w.status.Conditions = w.earlier.DeepCopy().Conditions // with the times of their transitions
+		}
+	}
+	in.Reported, in.Earlier = w.reported(in.Pod), w.earlier
 	if err := w.observeRuntime(ctx, &in); err != nil {
 		w.listed = false
 		return in, err

@@ -8,7 +8,9 @@ import (
 
 // report hands the status over, and reports what is new in it.
 func (w *Worker) report(in *podplan.Input, plan *podplan.Plan) {
-	if starting(in, plan, &w.status) || podplan.Replacing(in) || podplan.Vanishing(in.Pod) { // then it is most likely never sent
+	if in.Record.Static && !w.mirrorKnown && w.deps.Mirror != nil {
+		// Nobody can be told yet, and what the mirror says counts first.
+	} else if starting(in, plan, &w.status) || podplan.Replacing(in) || podplan.Vanishing(in.Pod) { // then it is most likely never sent
 		w.deps.Status.PutSoon(in.Pod, w.status)
 	} else {
 		w.deps.Status.Put(in.Pod, w.status)

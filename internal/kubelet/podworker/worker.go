@@ -91,6 +91,9 @@ type Deps struct {
 	// Ended, if not nil, is called once for each instance that ended, with the type of its
 	// container as metrics name it.
 	Ended func(containerType string, end *v1.ContainerStateTerminated)
+	// Mirror, if not nil, returns the status of the mirror of a static pod, nil if it has none; ok is false until it is known
+	// which mirrors there are.
+	Mirror func(static types.UID) (status *v1.PodStatus, ok bool)
 	// Node returns the facts about the node that plans depend on.
 	Node func() podplan.Node
 }
@@ -161,6 +164,8 @@ type Worker struct {
 	unwritten   bool // the record on disk is older than this one
 	status      v1.PodStatus
 	statusKnown bool
+	earlier     *v1.PodStatus // of a static pod that another kubelet had: see podplan.Input
+	mirrorKnown bool
 	sandboxes   []string
 	listed      bool
 	messages    map[string]string

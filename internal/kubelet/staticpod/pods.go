@@ -94,20 +94,20 @@ func (p *Pods) Set(from string, pods []*v1.Pod) {
 			p.endMirror(pod)
 		}
 	}
-	for _, pod := range all {
-		if before[pod.UID] != pod {
-			p.deps.Table.Set(pod, true)
-		}
-	}
 	p.mu.Lock()
 	p.static = map[types.NamespacedName]*v1.Pod{}
 	for _, pod := range all {
 		p.static[nameOf(pod)] = pod
 		if before[pod.UID] != pod {
-			p.linkLocked(pod) // its mirror may have been seen first
+			p.linkLocked(pod) // its mirror may have been seen first, and its worker asks for what it says
 		}
 	}
 	p.mu.Unlock()
+	for _, pod := range all {
+		if before[pod.UID] != pod {
+			p.deps.Table.Set(pod, true)
+		}
+	}
 	p.Poke()
 }
 

@@ -182,6 +182,16 @@ func (m *Manager) takeLocked(pod *v1.Pod, st v1.PodStatus) *slot {
 	return s
 }
 
+// Mirror returns the status of the object that mirrors a static pod, nil if there is none.
+func (m *Manager) Mirror(static types.UID) *v1.PodStatus {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if mirror := m.mirrors[static]; mirror != nil {
+		return mirror.Status.DeepCopy()
+	}
+	return nil
+}
+
 // SetMirror sets which object mirrors a static pod, with its status; nil if there is none any more.
 func (m *Manager) SetMirror(static types.UID, mirror *v1.Pod) {
 	m.mu.Lock()
