@@ -106,8 +106,10 @@ func Name(image string) (string, error) {
 }
 
 func fileOf(dir, name string) string {
-	return filepath.Join(dir, fmt.Sprintf("sha256-%x", sha256.Sum256([]byte(name))))
+	return filepath.Join(dir, fmt.Sprintf("%s%x", filePrefix, sha256.Sum256([]byte(name))))
 }
+
+const filePrefix = "sha256-"
 
 var meta = metav1.TypeMeta{APIVersion: kubeletconfig.SchemeGroupVersion.String()}
 
@@ -178,7 +180,7 @@ func (r *Records) Retain(ids []string, mark uint64) error {
 	}
 	for _, f := range files {
 		path := filepath.Join(r.pulled, f.Name())
-		if keep[path] || record.IsTemporary(f.Name()) {
+		if keep[path] || !strings.HasPrefix(f.Name(), filePrefix) { // what else is there is no record
 			continue
 		}
 		if err := r.forgetLocked(path, mark); err != nil {

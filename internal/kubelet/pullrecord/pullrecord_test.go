@@ -175,7 +175,14 @@ func TestForgottenWithTheImage(t *testing.T) {
 			t.Errorf("the record of an image that is there is gone, %v", err)
 		}
 	}
+	kept := filepath.Join(r.pulled, "temp_"+filepath.Base(fileOf("", "id")))
+	if err := os.WriteFile(kept, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	if err := r.Retain([]string{"other"}, r.Mark()); err != nil || r.must(t, image) {
 		t.Errorf("the record of an image that is gone is there, %v", err)
+	}
+	if _, err := os.Stat(kept); err != nil {
+		t.Errorf("what somebody keeps beside the records: %v", err)
 	}
 }
