@@ -437,9 +437,6 @@ func (k *Kubelet) Run(ctx context.Context) error {
 		return fmt.Errorf("kubelet: %w", err)
 	}
 	metrics.Register()
-	if k.numa != nil {
-		metrics.BeginAlignments()
-	}
 	untrace, err := k.exportTraces(ctx)
 	if err != nil {
 		return fmt.Errorf("kubelet: %w", err)
@@ -457,6 +454,9 @@ func (k *Kubelet) Run(ctx context.Context) error {
 			return nil
 		}
 		return fmt.Errorf("kubelet: %w", err)
+	}
+	if k.numa != nil {
+		metrics.BeginAlignments()
 	}
 	if k.ran, err = k.orphans.AdoptAll(ctx); err != nil {
 		if ctx.Err() != nil {
