@@ -120,7 +120,7 @@ func boot(ctx context.Context, o options, image, initrd string) (err error) {
 	perNode := o.cpus / 2
 	half := func(id string) string { return fmt.Sprintf("memory-backend-ram,id=%s,size=%dM", id, o.memory/2) } // a NUMA node's
 	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", append(drives,
-		"-accel", o.accel, "-cpu", "max", "-m", strconv.Itoa(o.memory), "-smp", fmt.Sprintf("%d,sockets=2,cores=%d,threads=%d", o.cpus, perNode/o.threads, o.threads),
+		"-accel", o.accel, "-cpu", "max", "-m", strconv.Itoa(o.memory), "-smp", fmt.Sprintf("%d,sockets=2,cores=%d", o.cpus, perNode),
 		"-object", half("m0"), "-numa", fmt.Sprintf("node,nodeid=0,cpus=0-%d,memdev=m0", perNode-1),
 		"-object", half("m1"), "-numa", fmt.Sprintf("node,nodeid=1,cpus=%d-%d,memdev=m1", perNode, o.cpus-1),
 		"-kernel", image, "-initrd", initrd, "-append", "console=ttyS0 quiet panic=-1 psi=1 mitigations=off",

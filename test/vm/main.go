@@ -49,7 +49,6 @@ type options struct {
 	accel    string // QEMU's
 	memory   int    // MiB
 	cpus     int    // on two sockets, each a NUMA node
-	threads  int    // of these for each core
 	limit    time.Duration
 	packages []string
 	command  string   // to run in place of tests
@@ -67,7 +66,6 @@ func main() {
 	flag.StringVar(&o.accel, "accel", "tcg", "how QEMU runs the machine; kvm is ten times faster where it works")
 	flag.IntVar(&o.memory, "memory", 3072, "of the machine, in MiB")
 	flag.IntVar(&o.cpus, "cpus", 4, "of the machine, an even number: half of them, and of its memory, belong to each of two NUMA nodes")
-	flag.IntVar(&o.threads, "threads", 1, "how many of the CPUs are one core's")
 	flag.StringVar(&o.command, "do", "", "command to run in place of tests")
 	flag.StringVar(&o.folder, "folder", "", "folder in a copy of which the command runs; what it leaves in "+resultsDir+" there is brought back")
 	flag.Func("program", "program of this machine that the command needs; may be repeated", func(name string) error {
@@ -77,8 +75,8 @@ func main() {
 	flag.DurationVar(&o.limit, "timeout", 30*time.Minute, "how long the machine may run")
 	flag.Parse()
 	o.packages = flag.Args()
-	if (o.command == "") != (o.folder == "") || o.command != "" && len(o.packages) > 0 || o.threads < 1 || o.cpus < 2 || o.cpus%(2*o.threads) != 0 {
-		fmt.Fprintln(os.Stderr, "vm: -do needs -folder, and no packages; -cpus is a multiple of twice -threads")
+	if (o.command == "") != (o.folder == "") || o.command != "" && len(o.packages) > 0 || o.cpus < 2 || o.cpus%2 != 0 {
+		fmt.Fprintln(os.Stderr, "vm: -do needs -folder, and no packages; -cpus is an even number")
 		os.Exit(2)
 	}
 	if o.command == "" && len(o.packages) == 0 {
