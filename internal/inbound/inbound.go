@@ -1,6 +1,7 @@
 // Package inbound keeps connections from using up the file descriptors that the process itself
 // needs: a client that connects has not authenticated yet, and a database that cannot open its
-// next file exits. Every listener that strangers can reach goes through Bound.
+// next file exits. Every listener that strangers can reach goes through Bound; sockets that they must not reach are made by
+// ListenRoot.
 //
 //   - The last descriptors below the process's limit are a reserve that connections cannot use.
 //     If a connection arrives and only those are left, others are closed to make room: strangers'

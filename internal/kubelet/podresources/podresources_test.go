@@ -4,15 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 	podresourcesapi "k8s.io/kubelet/pkg/apis/podresources/v1"
@@ -23,6 +20,7 @@ import (
 	"wherry.dev/internal/kubelet/memory"
 	"wherry.dev/internal/kubelet/podplan"
 	"wherry.dev/internal/kubelet/podworker"
+	"wherry.dev/test/agents"
 )
 
 const gpu = "example.com/gpu"
@@ -40,25 +38,9 @@ func snapshot(name string, v *podplan.Verdict) *podworker.Snapshot {
 
 func serve(t *testing.T, cfg Config) (podresourcesapi.PodResourcesListerClient, v1alpha1.PodResourcesListerClient) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "pr") //nolint:usetesting // a socket's path has to be short
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg.Socket = filepath.Join(dir, "pod-resources", "kubelet.sock")
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- Run(ctx, cfg) }()
-	conn, err := grpc.NewClient("unix:"+cfg.Socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-		_ = conn.Close()
-		_ = os.RemoveAll(dir)
+	conn := agents.Dial(t, func(ctx context.Context, socket string) error {
+		cfg.Socket = socket
+		return Run(ctx, cfg)
 	})
 	return podresourcesapi.NewPodResourcesListerClient(conn), v1alpha1.NewPodResourcesListerClient(conn)
 }

@@ -30,20 +30,15 @@ type server struct {
 	pods *podworker.Pods
 }
 
-// wanted reports whether a source has the pod.
-func wanted(s *podworker.Snapshot) bool { return s.Pod != nil && !s.Absent }
-
 // list returns the pods that sources have, by UID.
 func (s *server) list() []*podworker.Snapshot {
-	all := slices.DeleteFunc(s.pods.List(), func(p *podworker.Snapshot) bool { return !wanted(p) })
+	all := slices.DeleteFunc(s.pods.List(), func(p *podworker.Snapshot) bool { return !p.Wanted() })
 	slices.SortFunc(all, func(a, b *podworker.Snapshot) int { return cmp.Compare(a.Pod.UID, b.Pod.UID) })
 	return all
 }
 
-// encode returns a pod with the newest status that the node knows.
-func encode(s *podworker.Snapshot) ([]byte, error) {
-	pod := *s.Pod
-	pod.Status = s.Status
+// encode returns a pod as it goes over the wire.
+func encode(pod *v1.Pod) ([]byte, error) {
 	doc, err := pod.Marshal()
 	if err != nil {
 		return nil, status.Errorf(codes.Internal, "failed to marshal pod: %v", err)
@@ -55,7 +50,7 @@ func encode(s *podworker.Snapshot) ([]byte, error) {
 func (s *server) ListPods(context.Context, *podsapi.ListPodsRequest) (*podsapi.ListPodsResponse, error) {
 	out := &podsapi.ListPodsResponse{}
 	for _, p := range s.list() {
-		doc, err := encode(p)
+		doc, err := encode(p.Newest())
 		if err != nil {
 			return nil, err
 		}
@@ -67,10 +62,10 @@ func (s *server) ListPods(context.Context, *podsapi.ListPodsRequest) (*podsapi.L
 // GetPod implements podsapi.PodsServer.
 func (s *server) GetPod(_ context.Context, in *podsapi.GetPodRequest) (*podsapi.GetPodResponse, error) {
 	p, ok := s.pods.Get(types.UID(in.GetPodUID()))
-	if !ok || !wanted(&p) {
+	if !ok || !p.Wanted() {
 		return nil, status.Errorf(codes.NotFound, "pod with UID %s not found", in.GetPodUID())
 	}
-	doc, err := encode(&p)
+	doc, err := encode(p.Newest())
 	return &podsapi.GetPodResponse{Pod: doc}, err
 }
 
@@ -95,7 +90,7 @@ func (s *server) WatchPods(_ *podsapi.WatchPodsRequest, stream grpc.ServerStream
 		}
 		for _, uid := range changes.Take() {
 			var now *podworker.Snapshot
-			if p, ok := s.pods.Get(uid); ok && wanted(&p) {
+			if p, ok := s.pods.Get(uid); ok && p.Wanted() {
 				now = &p
 			}
 			if err := w.tell(uid, now); err != nil {
@@ -126,14 +121,13 @@ func (w *watch) tell(uid types.UID, now *podworker.Snapshot) error {
 			return nil
 		}
 		delete(w.sent, uid)
-		gone := v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: before.namespace, Name: before.name, UID: uid}}
-		doc, err := gone.Marshal()
+		doc, err := encode(&v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: before.namespace, Name: before.name, UID: uid}})
 		if err != nil {
-			return status.Errorf(codes.Internal, "failed to marshal pod: %v", err)
+			return err
 		}
 		return w.stream.Send(&podsapi.WatchPodsEvent{Type: podsapi.EventType_DELETED, Pod: doc})
 	}
-	doc, err := encode(now)
+	doc, err := encode(now.Newest())
 	if err != nil {
 		return err
 	}

@@ -3,14 +3,11 @@ package podsapi
 import (
 	"context"
 	"fmt"
-	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,6 +16,7 @@ import (
 
 	"wherry.dev/internal/kubelet/podplan"
 	"wherry.dev/internal/kubelet/podworker"
+	"wherry.dev/test/agents"
 )
 
 // node is a kubelet's pods, whose workers do not run, and a client.
@@ -29,31 +27,12 @@ type node struct {
 
 func start(t *testing.T) node {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "pa") //nolint:usetesting // a socket's path has to be short
-	if err != nil {
-		t.Fatal(err)
-	}
-	records, err := podworker.OpenRecords(filepath.Join(dir, "records"))
+	records, err := podworker.OpenRecords(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
 	table := podworker.NewTable(podworker.NewPods(), podworker.Deps{Records: records, Node: func() podplan.Node { return podplan.Node{} }})
-	socket := filepath.Join(dir, "pods-api", "pods-api.sock")
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- Run(ctx, socket, table.Pods) }()
-	conn, err := grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-		_ = conn.Close()
-		_ = os.RemoveAll(dir)
-	})
+	conn := agents.Dial(t, func(ctx context.Context, socket string) error { return Run(ctx, socket, table.Pods) })
 	return node{table, podsapi.NewPodsClient(conn)}
 }
 

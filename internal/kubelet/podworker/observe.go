@@ -56,7 +56,7 @@ func (w *Worker) observe(ctx context.Context) (podplan.Input, error) {
 	if !w.statusKnown {
 		w.status, w.statusKnown = in.Pod.Status, true
 	}
-	if static && !w.mirrorKnown && w.deps.Mirror != nil {
+	if static && !w.mirrorKnown {
 		w.earlier, w.mirrorKnown = w.deps.Mirror(w.uid)
 		if w.earlier != nil {
 			w.status.Conditions = w.earlier.DeepCopy().Conditions // with the times of their transitions

@@ -8,11 +8,11 @@ import (
 
 // report hands the status over, and reports what is new in it.
 func (w *Worker) report(in *podplan.Input, plan *podplan.Plan) {
-	if in.Record.Static && !w.mirrorKnown && w.deps.Mirror != nil {
-		// Nobody can be told yet, and what the mirror says counts first.
-	} else if starting(in, plan, &w.status) || podplan.Replacing(in) || podplan.Vanishing(in.Pod) { // then it is most likely never sent
+	switch {
+	case in.Record.Static && !w.mirrorKnown: // nobody can be told yet, and what the mirror says counts first
+	case starting(in, plan, &w.status), podplan.Replacing(in), podplan.Vanishing(in.Pod): // then it is most likely never sent
 		w.deps.Status.PutSoon(in.Pod, w.status)
-	} else {
+	default:
 		w.deps.Status.Put(in.Pod, w.status)
 	}
 	w.tell(in)

@@ -118,6 +118,16 @@ type Snapshot struct {
 	superseded chan struct{}
 }
 
+// Wanted reports whether a source has the pod.
+func (s *Snapshot) Wanted() bool { return s.Pod != nil && !s.Absent }
+
+// Newest returns the pod with the newest status that the node knows.
+func (s *Snapshot) Newest() *v1.Pod {
+	pod := *s.Pod
+	pod.Status = s.Status
+	return &pod
+}
+
 // AtRest reports whether the pod is ending and nothing of it runs any more: see podplan.AtRest. It
 // is false for a pod at which its worker has not looked yet.
 func (s *Snapshot) AtRest() bool { return !s.At.IsZero() && podplan.AtRest(&s.Input) }
@@ -199,7 +209,7 @@ type outcome struct {
 
 func newWorker(uid types.UID, deps Deps) *Worker {
 	w := &Worker{
-		uid: uid, deps: deps, wakeCh: make(chan struct{}, 1), listDue: true,
+		uid: uid, deps: deps, mirrorKnown: deps.Mirror == nil, wakeCh: make(chan struct{}, 1), listDue: true,
 		messages: map[string]string{}, volumes: map[string]podplan.Volume{}, images: map[string]podplan.Image{},
 		hooks: map[string]podplan.Hook{}, failures: map[podplan.Key]podplan.Failure{}, flights: map[podplan.Key]*flight{},
 		preStops: map[string]podplan.Op{}, repeated: map[podplan.Key]repeated{},

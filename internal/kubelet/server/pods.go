@@ -22,12 +22,9 @@ import (
 func (s *Server) listPods(w http.ResponseWriter, _ *http.Request) {
 	list := v1.PodList{TypeMeta: metav1.TypeMeta{Kind: "PodList", APIVersion: "v1"}}
 	for _, p := range s.pods.List() {
-		if p.Absent {
-			continue
+		if p.Wanted() {
+			list.Items = append(list.Items, *p.Newest())
 		}
-		pod := *p.Pod
-		pod.Status = p.Status
-		list.Items = append(list.Items, pod)
 	}
 	slices.SortFunc(list.Items, byName)
 	writeJSON(w, list)
