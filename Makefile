@@ -90,7 +90,7 @@ $(TOOLS)/golangci-lint-$(LINT):
 bench: deps build images ## measure a fresh node: start, batch, restart, delete, idle
 	$(GO) run ./test/bench $(BENCH_FLAGS) $(BIN)
 
-bench-api: build ## measure the API server beside upstream's: make bench-api [KUBE_APISERVER=/path ETCD=/path]
+bench-api: build ## measure the API server beside upstream's: make bench-api [KUBE_APISERVER=/path ETCD=/path] [BENCH_FLAGS="-phases throughput,lists"]
 	$(GO) run ./test/bench/api $(BENCH_FLAGS) -kube-apiserver "$(KUBE_APISERVER)" -etcd "$(ETCD)" $(abspath $(BIN))
 
 bench-scheduler: build ## measure the scheduler on 5,000 nodes beside upstream's: make bench-scheduler [KUBE_SCHEDULER=/path] [BENCH_FLAGS="-cases basic -rounds 5"]

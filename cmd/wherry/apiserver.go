@@ -30,6 +30,7 @@ func apiserverCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			defer startPacing(cmd.Context())()
 			if err := component.Notify(cmd.Context(), s.Ready(), untilRestartDue(s)); err != nil {
 				return fmt.Errorf("apiserver: %w", err)
 			}

@@ -22,19 +22,40 @@ func TestGCPaceFollowsAllocation(t *testing.T) {
 		paceGC(ctx)
 	}()
 	t.Cleanup(func() { cancel(); <-done })
+	atRest := func(percent int) bool { return percent == gcPercentAtRest }
+	busy := func(percent int) bool { return percent >= gcPercentBusy }
 	for _, want := range []struct {
-		percent int
-		doing   func()
+		is    func(percent int) bool
+		doing func()
 	}{
-		{gcPercentAtRest, func() { time.Sleep(time.Millisecond) }},
-		{gcPercentBusy, func() { garbage = make([]byte, 64<<10) }},
-		{gcPercentAtRest, func() { time.Sleep(time.Millisecond) }},
+		{atRest, func() { time.Sleep(time.Millisecond) }},
+		{busy, func() { garbage = make([]byte, 64<<10) }},
+		{atRest, func() { time.Sleep(time.Millisecond) }},
 	} {
-		for end := time.Now().Add(time.Minute); gcPercent() != want.percent; want.doing() {
+		for end := time.Now().Add(time.Minute); !want.is(gcPercent()); want.doing() {
 			if time.Now().After(end) {
-				t.Fatalf("GC percent is %d, not %d", gcPercent(), want.percent)
+				t.Fatalf("GC percent is still %d", gcPercent())
 			}
 		}
+	}
+}
+
+func TestBurstsUseMemoryThatIsFree(t *testing.T) {
+	const mib = 1 << 20
+	for _, c := range []struct{ live, free, want uint64 }{
+		{live: 40 * mib, free: 16 << 30, want: 200},   // 80 MiB of garbage
+		{live: 200 * mib, free: 16 << 30, want: 128},  // 256 MiB, a part of what is free
+		{live: 1000 * mib, free: 16 << 30, want: 100}, // never less than at other times
+		{live: 40 * mib, free: 200 * mib, want: 100},
+		{live: 40 * mib, free: 0, want: 100}, // unknown
+		{live: 0, free: 16 << 30, want: 200}, // nothing was collected yet
+	} {
+		if got := busyPercent(c.live, c.free); got != int(c.want) {
+			t.Errorf("%d MiB live, %d free: %d, want %d", c.live/mib, c.free/mib, got, c.want)
+		}
+	}
+	if available() == 0 {
+		t.Error("the machine's free memory is not known")
 	}
 }
 

@@ -135,15 +135,7 @@ func copyValue(to, from pflag.Value) error {
 func upForeground(ctx context.Context, out io.Writer, cfg config.Config, token string) error {
 	say := newNotifier(out)
 	setVerbosity(cfg.Verbosity)
-	if os.Getenv("GOGC") == "" {
-		ctx, cancel := context.WithCancel(ctx)
-		paced := make(chan struct{})
-		go func() {
-			defer close(paced)
-			paceGC(ctx)
-		}()
-		defer func() { cancel(); <-paced }()
-	}
+	defer startPacing(ctx)()
 	stopLog := keepLogSmall(ctx, cfg.DataDir)
 	defer stopLog()
 	dm := daemon.New(cfg, say.progress).WithToken(token)

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
 	genericfilters "k8s.io/apiserver/pkg/endpoints/filters"
 	apiopenapi "k8s.io/apiserver/pkg/endpoints/openapi"
+	"k8s.io/apiserver/pkg/endpoints/request"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"k8s.io/apiserver/pkg/server/filters"
@@ -34,6 +35,7 @@ import (
 	"wherry.dev/internal/apiserver/openapi"
 	"wherry.dev/internal/apiserver/openapi/ondemand"
 	"wherry.dev/internal/apiserver/registry/componentstatus"
+	"wherry.dev/internal/apiserver/stacks"
 	ownversion "wherry.dev/internal/version"
 )
 
@@ -210,12 +212,23 @@ func (s *Server) secure(cfg *genericapiserver.Config) error {
 		ClientCA: dynamiccertificates.NewUnionCAContentProvider(clientCA, s.creds.requestHeader.CAContentProvider),
 	}
 	cfg.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
-		return s.listener.Handler(genericapiserver.DefaultBuildHandlerChain(api, c))
+		return s.listener.Handler(genericapiserver.DefaultBuildHandlerChain(onGrownStacks(api, c.LongRunningFunc), c))
 	}
 	cfg.Authentication.Authenticator = s.auth.Authenticator
 	cfg.Authentication.RequestHeaderConfig = s.creds.requestHeader
 	cfg.Authentication.APIAudiences = s.cfg.APIAudiences
 	return nil
+}
+
+// onGrownStacks serves requests that end soon on stacks of the pool. A watch would keep its stack.
+func onGrownStacks(h http.Handler, long request.LongRunningRequestCheck) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if info, ok := request.RequestInfoFrom(r.Context()); !ok || long(r, info) {
+			h.ServeHTTP(w, r)
+			return
+		}
+		stacks.Run(func() { h.ServeHTTP(w, r) })
+	})
 }
 
 // The ports at which upstream's components serve their health.

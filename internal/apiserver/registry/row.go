@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"wherry.dev/internal/apiserver/refusal"
+	"wherry.dev/internal/apiserver/stacks"
 	"wherry.dev/internal/trace"
 )
 
@@ -124,10 +125,10 @@ func (s *Store) ShortNames() []string { return s.shortNames }
 func (s *Store) Categories() []string { return s.categories }
 
 // Create implements rest.Creater.
-func (s *Store) Create(ctx context.Context, obj runtime.Object, validate rest.ValidateObjectFunc, opts *metav1.CreateOptions) (runtime.Object, error) {
+func (s *Store) Create(ctx context.Context, obj runtime.Object, validate rest.ValidateObjectFunc, opts *metav1.CreateOptions) (out runtime.Object, err error) {
 	ctx, over := holding(ctx)
 	defer over()
-	out, err := s.Store.Create(ctx, obj, validate, opts)
+	stacks.Run(func() { out, err = s.Store.Create(ctx, obj, validate, opts) })
 	if err == nil && s.traced {
 		s.recordCreation(ctx, out)
 	}
@@ -147,9 +148,25 @@ func (s *Store) recordCreation(ctx context.Context, obj runtime.Object) {
 func (s *Store) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, create rest.ValidateObjectFunc,
 	update rest.ValidateObjectUpdateFunc, forceAllowCreate bool, opts *metav1.UpdateOptions,
 ) (runtime.Object, bool, error) {
+	return updateIn(ctx, s.Store, name, info, create, update, forceAllowCreate, opts)
+}
+
+// updateIn updates an object of the store.
+func updateIn(ctx context.Context, store *genericregistry.Store, name string, info rest.UpdatedObjectInfo, create rest.ValidateObjectFunc,
+	update rest.ValidateObjectUpdateFunc, forceAllowCreate bool, opts *metav1.UpdateOptions,
+) (out runtime.Object, created bool, err error) {
 	ctx, over := holding(ctx)
 	defer over()
-	return s.Store.Update(ctx, name, refusal.Of(info), create, update, forceAllowCreate, opts)
+	stacks.Run(func() {
+		out, created, err = store.Update(ctx, name, refusal.Of(info), create, update, forceAllowCreate, opts)
+	})
+	return out, created, err
+}
+
+// Delete implements rest.GracefulDeleter.
+func (s *Store) Delete(ctx context.Context, name string, validate rest.ValidateObjectFunc, opts *metav1.DeleteOptions) (out runtime.Object, gone bool, err error) {
+	stacks.Run(func() { out, gone, err = s.Store.Delete(ctx, name, validate, opts) })
+	return out, gone, err
 }
 
 var (

@@ -9,8 +9,6 @@ import (
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	"k8s.io/apiserver/pkg/registry/rest"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
-
-	"wherry.dev/internal/apiserver/refusal"
 )
 
 // StatusStore serves an endpoint that reads and updates an existing object, and nothing else:
@@ -40,9 +38,7 @@ func (s *StatusStore) Get(ctx context.Context, name string, opts *metav1.GetOpti
 func (s *StatusStore) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, create rest.ValidateObjectFunc,
 	update rest.ValidateObjectUpdateFunc, _ bool, opts *metav1.UpdateOptions,
 ) (runtime.Object, bool, error) {
-	ctx, over := holding(ctx)
-	defer over()
-	return s.store.Update(ctx, name, refusal.Of(info), create, update, false, opts)
+	return updateIn(ctx, s.store, name, info, create, update, false, opts)
 }
 
 // GetResetFields implements rest.ResetFieldsStrategy.

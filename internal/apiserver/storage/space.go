@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -51,6 +52,10 @@ const (
 	// which is for what the node writes.
 	growthMost  = 16 << 10
 	growthShare = 1024
+	// While there is more room than plenty and everything is held, the disk is looked at after lookAgain at the earliest, and not
+	// for each write: what is written meanwhile fits into what is held, even if the disk fills up at once.
+	plenty    = 1 << 30
+	lookAgain = 5 * time.Millisecond
 )
 
 // ReasonInsufficientStorage is the reason of requests refused for lack of room, with status 507.
@@ -64,9 +69,10 @@ type space struct {
 	reserve  disk.Reserve
 
 	mu    sync.Mutex
-	full  bool  // as of the last look
-	held  int64 // the end of what the database holds
-	short bool  // the log does not hold all the room that it should
+	full  bool      // as of the last look
+	held  int64     // the end of what the database holds
+	short bool      // the log does not hold all the room that it should
+	fine  time.Time // until then there is plenty
 }
 
 func newSpace(member string) *space {
@@ -93,34 +99,49 @@ type outlook struct {
 // look finds out how much room there is, and holds what etcd's files need of it. size and inUse are
 // the database's.
 func (s *space) look(size, inUse int64) outlook {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	if now.Before(s.fine) && s.held-size >= databaseAhead/2 && inUse <= quotaAt {
+		return s.outlookLocked(size, inUse)
+	}
+	s.fine = time.Time{}
 	room, err := disk.Look(s.dir)
 	if err != nil {
 		return outlook{refusal: apierrors.NewInternalError(err)}
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	full := room.Free < refuseBelow || s.full && room.Free < refuseBelow+reserveBytes ||
 		room.Inodes > 0 && (room.FreeInodes < refuseInodes || s.full && room.FreeInodes < 2*refuseInodes)
-	var o outlook
+	var refusal error
 	switch {
 	case full:
-		o.refusal = insufficient("the disk of the cluster's data is full: %s free on %s, and new data is refused below %d MiB or %d inodes; "+
+		refusal = insufficient("the disk of the cluster's data is full: %s free on %s, and new data is refused below %d MiB or %d inodes; "+
 			"deletions still work: delete what is not needed, or free some space", free(room), s.dir, refuseBelow>>20, refuseInodes)
 	case inUse > quotaAt:
-		o.refusal = insufficient("the cluster's data has grown to %d MiB, and new data is refused above %d MiB; "+
+		refusal = insufficient("the cluster's data has grown to %d MiB, and new data is refused above %d MiB; "+
 			"deletions still work: delete what is not needed, and run wherry etcd compact", inUse>>20, quotaAt>>20)
 	}
-	o.regained = s.full && !full
+	regained := s.full && !full
 	if s.full != full {
 		s.say(room, full)
 	}
 	s.full = full
 	if err := s.keepLocked(room, size); err != nil {
 		klog.ErrorS(err, "Cannot reserve disk space for the cluster's data", "dir", s.dir)
+	} else if refusal == nil && !s.short && room.Free > plenty && (room.Inodes == 0 || room.FreeInodes > 10*refuseInodes) {
+		s.fine = now.Add(lookAgain)
 	}
-	o.within, o.behind, o.short = size-inUse, max(s.held-size, 0), s.short
-	o.growth = growth(min(max(s.held, size), quotaBytes) - inUse)
+	o := s.outlookLocked(size, inUse)
+	o.refusal, o.regained = refusal, regained
 	return o
+}
+
+// outlookLocked returns what follows from the files' sizes.
+func (s *space) outlookLocked(size, inUse int64) outlook {
+	return outlook{
+		within: size - inUse, behind: max(s.held-size, 0), short: s.short,
+		growth: growth(min(max(s.held, size), quotaBytes) - inUse),
+	}
 }
 
 // takes reports whether the log and the database have room for a write of size bytes and for all

@@ -31,6 +31,7 @@ type options struct {
 	objects        int // written by many clients
 	watchers       int
 	definitions    int
+	phases         []string
 }
 
 func main() {
@@ -44,7 +45,15 @@ func main() {
 	flag.IntVar(&o.objects, "objects", 10000, "objects that 16 clients write, and that are listed")
 	flag.IntVar(&o.watchers, "watchers", 1000, "watches at once")
 	flag.IntVar(&o.definitions, "definitions", 200, "custom resource definitions at a restart")
+	chosen := flag.String("phases", strings.Join(phaseNames(), ","), "what is measured")
 	flag.Parse()
+	o.phases = strings.Split(*chosen, ",")
+	for _, phase := range o.phases {
+		if !slices.Contains(phaseNames(), phase) {
+			fmt.Fprintf(os.Stderr, "bench: -phases: %q is none of %s\n", phase, strings.Join(phaseNames(), ", "))
+			os.Exit(2)
+		}
+	}
 	if flag.NArg() != 1 || (o.upstream == "") != (o.etcd == "") {
 		fmt.Fprintln(os.Stderr, "usage: api [-kube-apiserver PATH -etcd PATH] [flags] WHERRY")
 		os.Exit(2)

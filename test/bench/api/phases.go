@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -63,15 +64,38 @@ func (k kind) measure(ctx context.Context, o options) (_ []figure, err error) {
 	}
 	defer func() { err = errors.Join(err, b.server.Stop()) }()
 	b.add("first start to ready, ms", "", ms(time.Since(began)))
-	steps := []func(context.Context) error{
-		b.idle, b.latency, b.watchers, b.policy, b.webhooks, b.throughput, b.lists, b.restart,
-	}
-	for _, step := range steps {
-		if err := step(ctx); err != nil {
-			return nil, err
+	for _, p := range phases {
+		if !slices.Contains(o.phases, p.name) {
+			continue
+		}
+		if err := p.run(b, ctx); err != nil {
+			return nil, fmt.Errorf("%s: %w", p.name, err)
 		}
 	}
 	return b.figures, nil
+}
+
+// phases are what can be measured, in this order. Lists are of what throughput has written.
+var phases = []struct {
+	name string
+	run  func(*bench, context.Context) error
+}{
+	{"idle", (*bench).idle},
+	{"latency", (*bench).latency},
+	{"watchers", (*bench).watchers},
+	{"policy", (*bench).policy},
+	{"webhooks", (*bench).webhooks},
+	{"throughput", (*bench).throughput},
+	{"lists", (*bench).lists},
+	{"restart", (*bench).restart},
+}
+
+func phaseNames() []string {
+	var names []string
+	for _, p := range phases {
+		names = append(names, p.name)
+	}
+	return names
 }
 
 func (b *bench) start(ctx context.Context) (err error) {
