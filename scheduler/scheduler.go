@@ -15,7 +15,6 @@ package scheduler
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"net/http"
 	"os"
@@ -33,6 +32,7 @@ import (
 	leaderoptions "k8s.io/component-base/config/options"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
+	"sigs.k8s.io/yaml"
 
 	"wherry.dev/internal/api/report"
 	"wherry.dev/internal/component"
@@ -47,6 +47,8 @@ type schedulerOptions struct {
 	qps                      float32
 	burst                    int
 	gates                    map[string]bool
+	writeTo                  string
+	profiling, contention    bool
 	serving                  component.Serving
 }
 
@@ -75,6 +77,7 @@ func NewCommand(options ...Option) *cobra.Command {
 	cfg := scheduler.DefaultConfig()
 	registry := framework.Registry{}
 	var invalid error
+	var common *component.Common
 	for _, option := range options {
 		invalid = errors.Join(invalid, option(registry))
 	}
@@ -87,38 +90,49 @@ one of them leads (--leader-elect). Health, metrics and profiles are served over
 		Example: `  wherry scheduler --kubeconfig /etc/kubernetes/scheduler.conf`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if invalid != nil {
-				return invalid
+			if err := errors.Join(append(noEffect.Check(cmd.Flags()), invalid)...); err != nil {
+				return err
 			}
+			if err := common.Apply(); err != nil {
+				return err
+			}
+			noEffect.Warn(cmd.Context(), cmd.Flags())
 			if err := o.load(cmd.Context(), cmd.Flags(), &cfg); err != nil {
 				return err
+			}
+			if o.writeTo != "" {
+				return writeConfig(&cfg, o.writeTo)
 			}
 			cfg.Registry = registry
 			return o.run(cmd.Context(), cfg)
 		},
 	}
+	common = component.AddCommon(cmd)
 	f := cmd.Flags()
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of the API server")
 	f.StringVar(&o.master, "master", "", "address of the API server; overrides the kubeconfig's")
 	f.StringVar(&o.file, "config", "", "file with a KubeSchedulerConfiguration")
+	f.StringVar(&o.writeTo, "write-config-to", "", "write the configuration, with all defaults, to this file, and exit")
+	f.BoolVar(&o.profiling, "profiling", true, "serve /debug/pprof; without effect if there is --config")
+	f.BoolVar(&o.contention, "contention-profiling", true, "record who waits for locks, if profiles are served; without effect if there is --config")
 	f.Var(cliflag.NewMapStringBool(&o.gates), "feature-gates",
 		"gates of features that are not final: GenericWorkload=true schedules pod groups; others have no effect")
 	f.Float32Var(&o.qps, "kube-api-qps", -1, "most requests per second that the scheduler sends; negative for no limit")
 	f.IntVar(&o.burst, "kube-api-burst", 100, "most requests that the scheduler sends at once, with --kube-api-qps")
 	leaderoptions.BindLeaderElectionFlags(&cfg.LeaderElection, f)
 	o.serving.AddFlags(f)
-	addLogFlags(f)
+	noEffect.AddFlags(f)
 	return cmd
 }
 
-// addLogFlags adds those of klog's flags that say how much is logged.
-func addLogFlags(f *pflag.FlagSet) {
-	var all flag.FlagSet
-	klog.InitFlags(&all)
-	for _, name := range []string{"v", "vmodule"} {
-		f.AddGoFlag(all.Lookup(name))
-	}
-}
+// noEffect are kube-scheduler's flags that have no effect here.
+var noEffect = component.NoEffect{
+	Ignored: map[string]string{
+		"kube-api-content-type":                  "it is always protobuf",
+		"unsupported-kube-api-over-localhost":    "the kubeconfig has the server's address",
+		"pod-max-in-unschedulable-pods-duration": "pods are woken by events, and all of them after five minutes",
+	},
+}.With(component.Emulation)
 
 // load reads the configuration file; flags that were given take precedence.
 func (o *schedulerOptions) load(ctx context.Context, flags *pflag.FlagSet, cfg *scheduler.Config) error {
@@ -141,6 +155,8 @@ func (o *schedulerOptions) load(ctx context.Context, flags *pflag.FlagSet, cfg *
 			return err
 		}
 		*cfg = fromFile
+	} else {
+		cfg.NoProfiling, cfg.ContentionProfiling = !o.profiling, o.profiling && o.contention
 	}
 	for name, on := range o.gates {
 		if name == "GenericWorkload" {
@@ -192,6 +208,18 @@ func (o *schedulerOptions) run(ctx context.Context, cfg scheduler.Config) error 
 	}
 	defer stopServing()
 	return component.Run(ctx, restConfig, cfg.LeaderElection, s.Ready(), s.Run)
+}
+
+// writeConfig writes a configuration to a file, whose format is YAML.
+func writeConfig(cfg *scheduler.Config, path string) error {
+	doc, err := yaml.Marshal(cfg.Effective())
+	if err != nil {
+		return fmt.Errorf("--write-config-to: %w", err)
+	}
+	if err := os.WriteFile(path, doc, 0o644); err != nil { //nolint:gosec // it has no secrets
+		return fmt.Errorf("--write-config-to: %w", err)
+	}
+	return nil
 }
 
 // dumpOnSignal logs the scheduler's state on SIGUSR2, until stop is called.

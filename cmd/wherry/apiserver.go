@@ -14,6 +14,7 @@ import (
 func apiserverCommand() *cobra.Command {
 	cfg := apiserver.DefaultConfig()
 	cfg.GarbageCollector = true // as upstream: whoever runs an API server alone brings controllers
+	var common *component.Common
 	cmd := &cobra.Command{
 		Use:   "apiserver",
 		Short: "The API server alone, with kube-apiserver's flags",
@@ -23,6 +24,9 @@ func apiserverCommand() *cobra.Command {
   wherry apiserver --etcd-servers https://10.0.0.2:2379 --cert-dir /etc/kubernetes/pki`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := common.Apply(); err != nil {
+				return err
+			}
 			if errs := cfg.Validate(); len(errs) > 0 {
 				return errors.Join(errs...)
 			}
@@ -37,6 +41,7 @@ func apiserverCommand() *cobra.Command {
 			return nil
 		},
 	}
+	common = component.AddCommon(cmd)
 	cfg.AddFlags(cmd.Flags())
 	return cmd
 }

@@ -39,6 +39,7 @@ type controllerOptions struct {
 	serving                   component.Serving
 	options                   manager.Options
 	ignored                   *pflag.FlagSet
+	common                    *component.Common
 }
 
 func controllerManagerCommand() *cobra.Command {
@@ -61,6 +62,7 @@ one of them leads (--leader-elect). Health, metrics and profiles are served over
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
 	}
+	o.common = component.AddCommon(cmd)
 	o.addFlags(cmd.Flags())
 	return cmd
 }
@@ -79,14 +81,17 @@ func (o *controllerOptions) addFlags(f *pflag.FlagSet) {
 	leaderoptions.BindLeaderElectionFlags(&o.lead, f)
 	o.serving.AddFlags(f)
 	o.ignored = f
-	ignoredControllerFlags.addTo(f)
+	ignoredControllerFlags.AddFlags(f)
 }
 
-// notOurs is why flags have no effect that no controller here needs.
-const notOurs = "no controller here needs it"
+// Further reasons of controllers' flags.
+const (
+	notOurs     = "no controller here needs it"
+	notRecycled = "volumes are not recycled"
+)
 
 // ignoredControllerFlags are upstream's flags that have no effect here, each with the reason.
-var ignoredControllerFlags = ignoredFlags{
+var ignoredControllerFlags = ignored(map[string]string{
 	"enable-garbage-collector": alwaysOn, "enable-dynamic-provisioning": notSupportedSwitch,
 	"enable-hostpath-provisioner": notSupportedSwitch, "configure-cloud-routes": notSupportedSwitch, "contention-profiling": notSupportedSwitch,
 	"disable-attach-detach-reconcile-sync": notSupportedSwitch,
@@ -118,11 +123,22 @@ var ignoredControllerFlags = ignoredFlags{
 	"cluster-name": notOurs, "controller-start-interval": notOurs, "external-cloud-volume-plugin": notOurs, "feature-gates": notOurs, "flex-volume-plugin-dir": notOurs,
 	"kube-api-content-type": "it is always protobuf", "leader-migration-config": notOurs,
 	"node-sync-period": notOurs, "pvclaimbinder-sync-period": notOurs,
-	"route-reconciliation-period": notOurs,
-}
+	"route-reconciliation-period": notOurs, "controller-shutdown-timeout": fixedTime, "concurrent-device-taint-eviction-syncs": fixedWorkers,
+	"unsupported-kube-api-over-localhost": notOurs,
+
+	"pv-recycler-increment-timeout-nfs": notRecycled, "pv-recycler-minimum-timeout-hostpath": notRecycled,
+	"pv-recycler-minimum-timeout-nfs": notRecycled, "pv-recycler-pod-template-filepath-hostpath": notRecycled,
+	"pv-recycler-pod-template-filepath-nfs": notRecycled, "pv-recycler-timeout-increment-hostpath": notRecycled,
+}).With(component.Emulation)
 
 func (o *controllerOptions) run(ctx context.Context) error {
-	ignoredControllerFlags.warn(ctx, o.ignored)
+	if err := errors.Join(ignoredControllerFlags.Check(o.ignored)...); err != nil {
+		return err
+	}
+	if err := o.common.Apply(); err != nil {
+		return err
+	}
+	ignoredControllerFlags.Warn(ctx, o.ignored)
 	base, err := o.restConfig()
 	if err != nil {
 		return err

@@ -1,11 +1,6 @@
 package main
 
-import (
-	"context"
-
-	"github.com/spf13/pflag"
-	"k8s.io/klog/v2"
-)
+import "wherry.dev/internal/component"
 
 // Reasons why flags have no effect. The first two are those of flags that need no value.
 const (
@@ -15,26 +10,13 @@ const (
 	fixedTime          = "the time is upstream's default"
 )
 
-// ignoredFlags are upstream's flags that have no effect here, each with the reason.
-type ignoredFlags map[string]string
-
-func (i ignoredFlags) addTo(f *pflag.FlagSet) {
-	for name, why := range i {
-		usage := "Accepted without effect: " + why + "."
+// ignored returns flags that are accepted without effect, each with the reason.
+func ignored(reasons map[string]string) component.NoEffect {
+	n := component.NoEffect{Ignored: reasons}
+	for name, why := range reasons {
 		if why == alwaysOn || why == notSupportedSwitch {
-			f.Bool(name, false, usage)
-		} else {
-			f.String(name, "", usage)
+			n.Switches = append(n.Switches, name)
 		}
-		f.Lookup(name).Hidden = true
 	}
-}
-
-// warn logs which of them were given.
-func (i ignoredFlags) warn(ctx context.Context, f *pflag.FlagSet) {
-	f.Visit(func(f *pflag.Flag) {
-		if why, ok := i[f.Name]; ok {
-			klog.FromContext(ctx).Info("Flag has no effect", "flag", "--"+f.Name, "reason", why)
-		}
-	})
+	return n
 }

@@ -43,8 +43,8 @@ type proxyOptions struct {
 }
 
 // ignoredProxyFlags are kube-proxy's flags that have no effect here.
-var ignoredProxyFlags = func() ignoredFlags {
-	out := ignoredFlags{
+var ignoredProxyFlags = func() component.NoEffect {
+	out := map[string]string{
 		"bind-address-hard-fail": alwaysOn, "conntrack-tcp-be-liberal": notSupportedSwitch, "ipvs-strict-arp": notSupportedSwitch,
 		"iptables-localhost-nodeports": notSupportedSwitch,
 		"bind-address":                 "addresses for health checks and metrics have flags of their own", "feature-gates": "there are none",
@@ -61,11 +61,12 @@ var ignoredProxyFlags = func() ignoredFlags {
 	} {
 		out[name] = "only nftables is there"
 	}
-	return out
+	return ignored(out)
 }()
 
 func proxyCommand() *cobra.Command {
 	var o proxyOptions
+	var common *component.Common
 	cmd := &cobra.Command{
 		Use:   "proxy",
 		Short: "The service proxy alone, with kube-proxy's flags",
@@ -79,7 +80,10 @@ It takes kube-proxy's place. When it ends, the rules stay; --cleanup removes the
 			if o.cleanup {
 				return proxy.Remove(o.table)
 			}
-			ignoredProxyFlags.warn(cmd.Context(), cmd.Flags())
+			if err := common.Apply(); err != nil {
+				return err
+			}
+			ignoredProxyFlags.Warn(cmd.Context(), cmd.Flags())
 			cfg, err := o.load()
 			if err != nil {
 				return err
@@ -87,6 +91,7 @@ It takes kube-proxy's place. When it ends, the rules stay; --cleanup removes the
 			return o.run(cmd.Context(), cfg)
 		},
 	}
+	common = component.AddCommon(cmd)
 	f, c := cmd.Flags(), &o.config
 	f.StringVar(&o.file, "config", "", "file with a KubeProxyConfiguration")
 	f.StringVar(&o.master, "master", "", "address of the API server; overrides the kubeconfig's")
@@ -103,7 +108,7 @@ It takes kube-proxy's place. When it ends, the rules stay; --cleanup removes the
 	f.BoolVar(&c.NFTables.MasqueradeAll, "masquerade-all", false, "masquerade all connections to cluster IPs")
 	f.BoolVar(&c.EnableProfiling, "profiling", false, "serve profiles at the address of metrics")
 	f.StringVar((*string)(&c.Mode), "proxy-mode", "", "nftables, which is what there is")
-	ignoredProxyFlags.addTo(f)
+	ignoredProxyFlags.AddFlags(f)
 	return cmd
 }
 

@@ -139,13 +139,15 @@ type Config struct {
 	// AggregatorRouting calls services (those of webhooks, for example) at their endpoints, for servers on
 	// machines where cluster IPs lead nowhere.
 	AggregatorRouting bool
+	// RejectForwardingRedirects keeps redirects of aggregated servers from clients.
+	RejectForwardingRedirects bool
 	// EnableAdmission and DisableAdmission name the admission plugins to run besides those that run by
 	// default, and those of the latter to leave out. AdmissionConfigFile is an AdmissionConfiguration.
 	EnableAdmission, DisableAdmission []string
 	AdmissionConfigFile               string
 
-	// ignored collects the given flags that have no effect here, to warn about them.
-	ignored *pflag.FlagSet
+	// given are the flags, to warn about those that have no effect.
+	given *pflag.FlagSet
 }
 
 // DefaultConfig returns upstream's defaults.
@@ -173,7 +175,8 @@ func DefaultConfig() Config {
 			AllowedNames:        []string{frontProxyUser},
 		},
 		APIs:                        *options.NewAPIEnablementOptions(),
-		Serving:                     ServingOptions{MinRequestTimeout: 1800},
+		RejectForwardingRedirects:   true,
+		Serving:                     ServingOptions{MinRequestTimeout: 1800, StorageTimeout: time.Minute, WatchGracePeriod: shutdownTimeout},
 		NodePorts:                   service.DefaultNodePorts,
 		Stay:                        admission.TolerationSeconds{NotReady: 300, Unreachable: 300},
 		DeleteCollectionWorkers:     4,

@@ -1,10 +1,10 @@
 package apiserver
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/go-logr/logr"
@@ -12,8 +12,10 @@ import (
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	cliflag "k8s.io/component-base/cli/flag"
 	"k8s.io/component-base/featuregate"
+	"k8s.io/klog/v2"
 
 	"wherry.dev/internal/apiserver/admission"
+	"wherry.dev/internal/component"
 )
 
 // AddFlags binds the configuration to flags; c's values are the defaults. The names are
@@ -81,88 +83,78 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 		"Admission plugins to leave out of those that run by default (see --enable-admission-plugins).")
 	fs.StringVar(&c.AdmissionConfigFile, "admission-control-config-file", c.AdmissionConfigFile,
 		"File with the configuration of admission plugins (AdmissionConfiguration of apiserver.config.k8s.io/v1).")
-	c.addIgnored(fs)
+	fs.BoolVar(&c.RejectForwardingRedirects, "aggregator-reject-forwarding-redirect", c.RejectForwardingRedirects,
+		"Do not pass on redirects of aggregated API servers.")
+	noEffect.AddFlags(fs)
+	c.given = fs
 }
 
-// ignoredFlags are upstream's flags that are accepted with a warning but have no effect here, each
-// with the reason.
-var ignoredFlags = map[string]string{
-	"allow-privileged":                        "privileged pods are always allowed",
-	"endpoint-reconciler-type":                "each server keeps its own address in the service's endpoints",
-	"storage-media-type":                      "objects are stored in protobuf",
-	"watch-cache":                             "the watch cache is always on",
-	"watch-cache-sizes":                       "the sizes adapt by themselves",
-	"default-watch-cache-size":                "the sizes adapt by themselves",
-	"service-account-lookup":                  "tokens are always looked up",
-	"service-account-extend-token-expiration": "tokens are extended, as by default upstream",
-}
-
-// refusedFlags are upstream's flags that have no effect here either, but without which the cluster
-// would not be what was asked for. A value that fine accepts asks for what is done anyway.
-var refusedFlags = map[string]struct {
-	why  string
-	fine func(value string) bool
-}{
-	"egress-selector-config-file": {"connections would not go through the proxies that it names: that is not supported", isEmpty},
-	"etcd-prefix":                 {"the prefix is always /registry", func(v string) bool { return strings.Trim(v, "/") == "registry" }},
-	"storage-backend":             {"the backend is always etcd3", func(v string) bool { return v == "" || v == "etcd3" }},
-}
-
-func isEmpty(value string) bool { return value == "" }
+// noEffect are kube-apiserver's flags that have no effect here.
+var noEffect = component.NoEffect{
+	Ignored: map[string]string{
+		"allow-privileged":                        "privileged pods are always allowed",
+		"endpoint-reconciler-type":                "each server keeps its own address in the service's endpoints",
+		"storage-media-type":                      "objects are stored in protobuf",
+		"watch-cache":                             "the watch cache is always on",
+		"watch-cache-sizes":                       "the sizes adapt by themselves",
+		"default-watch-cache-size":                "the sizes adapt by themselves",
+		"service-account-lookup":                  "tokens are always looked up",
+		"service-account-extend-token-expiration": "tokens are extended, as by default upstream",
+		"etcd-count-metric-poll-period":           "objects are counted as they come and go",
+		"etcd-db-metric-poll-interval":            "the size is looked up when somebody asks for it",
+		"etcd-healthcheck-timeout":                "the time is upstream's default",
+		"etcd-readycheck-timeout":                 "the time is upstream's default",
+		"lease-reuse-duration-seconds":            "the time is upstream's default",
+		"send-retry-after-while-not-ready-once":   "requests wait until there is an answer",
+		"coordinated-leadership-lease-duration":   "leaders are not chosen by the server",
+		"coordinated-leadership-renew-deadline":   "leaders are not chosen by the server",
+		"coordinated-leadership-retry-period":     "leaders are not chosen by the server",
+		"peer-advertise-ip":                       "requests are not passed to other servers of the cluster",
+		"peer-advertise-port":                     "requests are not passed to other servers of the cluster",
+		"permit-address-sharing":                  "SO_REUSEADDR is always set",
+		"peer-ca-file":                            "requests are not passed to other servers of the cluster",
+	},
+	Refused: map[string]component.Refusal{
+		"admission-control":           {Why: "use --enable-admission-plugins and --disable-admission-plugins", Fine: component.IsEmpty},
+		"authorization-policy-file":   {Why: "there is no mode ABAC; use RBAC", Fine: component.IsEmpty},
+		"egress-selector-config-file": {Why: "connections would not go through the proxies that it names: that is not supported", Fine: component.IsEmpty},
+		"enable-logs-handler":         {Why: "files of the machine are not served", Fine: component.IsFalse},
+		"etcd-prefix":                 {Why: "the prefix is always /registry", Fine: func(v string) bool { return strings.Trim(v, "/") == "registry" }},
+		"etcd-servers-overrides":      {Why: "all objects are in one etcd", Fine: component.IsEmpty},
+		"kubernetes-service-node-port": {
+			Why: "the service kubernetes has no node port; make a service of your own for it", Fine: component.IsZero,
+		},
+		"max-connection-bytes-per-sec":     {Why: "connections are not slowed down", Fine: component.IsZero},
+		"service-account-signing-endpoint": {Why: "tokens are signed by a key in a file: --service-account-signing-key-file", Fine: component.IsEmpty},
+		"storage-backend":                  {Why: "the backend is always etcd3", Fine: func(v string) bool { return v == "" || v == "etcd3" }},
+		"emulation-forward-compatible":     {Why: "no earlier version is emulated", Fine: component.IsFalse},
+		"runtime-config-emulation-forward-compatible": {
+			Why: "no earlier version is emulated", Fine: component.IsFalse,
+		},
+	},
+	Switches: []string{
+		"allow-privileged", "service-account-extend-token-expiration", "service-account-lookup", "watch-cache",
+		"send-retry-after-while-not-ready-once", "permit-address-sharing", "enable-logs-handler",
+		"emulation-forward-compatible", "runtime-config-emulation-forward-compatible",
+	},
+}.With(component.Emulation)
 
 // refused returns an error for each flag that asks for what cannot be left out.
 func (c *Config) refused() []error {
-	var errs []error
-	if c.ignored == nil {
+	if c.given == nil {
 		return nil
 	}
-	c.ignored.Visit(func(f *pflag.Flag) {
-		if r, ok := refusedFlags[f.Name]; ok && !r.fine(f.Value.String()) {
-			errs = append(errs, fmt.Errorf("--%s %s cannot be granted, leave it out: %s", f.Name, f.Value, r.why))
-		}
-	})
-	return errs
-}
-
-// ignoredSwitches are those of ignoredFlags that need no value. All others need one, which may
-// follow after a space.
-var ignoredSwitches = []string{
-	"allow-privileged",
-	"service-account-extend-token-expiration", "service-account-lookup", "watch-cache",
-}
-
-func (c *Config) addIgnored(fs *pflag.FlagSet) {
-	c.ignored = fs
-	for name, why := range ignoredFlags {
-		usage := "Accepted without effect: " + why + "."
-		if slices.Contains(ignoredSwitches, name) {
-			fs.Bool(name, false, usage)
-		} else {
-			// Upstream accepts some of them several times; here, a later one replaces an earlier
-			// one.
-			fs.String(name, "", usage)
-		}
-		fs.Lookup(name).Hidden = true
-	}
-	for name, r := range refusedFlags {
-		fs.String(name, "", "Refused: "+r.why+".")
-		fs.Lookup(name).Hidden = true
-	}
+	return noEffect.Check(c.given)
 }
 
 // warnIgnored logs the given flags that have no effect.
-func (c *Config) warnIgnored(log logr.Logger) {
+func (c *Config) warnIgnored(ctx context.Context) {
 	if c.Audit.PolicyFile == "" && c.Audit.LogOptions.Path+c.Audit.WebhookOptions.ConfigFile != "" {
-		log.Info("Nothing is audited without --audit-policy-file")
+		klog.FromContext(ctx).Info("Nothing is audited without --audit-policy-file")
 	}
-	if c.ignored == nil {
-		return
+	if c.given != nil {
+		noEffect.Warn(ctx, c.given)
 	}
-	c.ignored.Visit(func(f *pflag.Flag) {
-		if why, ok := ignoredFlags[f.Name]; ok {
-			log.Info("Flag has no effect", "flag", "--"+f.Name, "reason", why)
-		}
-	})
 }
 
 // setFeatures opens and closes the gates of this process. One that the API server's libraries do not
@@ -171,6 +163,7 @@ func (c *Config) setFeatures(log logr.Logger) error {
 	gates, set := utilfeature.DefaultMutableFeatureGate, map[string]bool{}
 	known := gates.GetAll()
 	for name, on := range c.FeatureGates {
+		name = strings.TrimPrefix(name, "kube:") // as upstream's gates of several components
 		if _, ok := known[featuregate.Feature(name)]; ok {
 			set[name] = on
 		} else {

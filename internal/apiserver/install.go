@@ -86,7 +86,7 @@ func (s *Server) install() (*chain, error) {
 		Generic: generic, Backend: s.backend, Informers: shared, Services: s.urls,
 		ProxyCert: s.creds.proxyCert, ProxyKey: s.creds.proxyKey,
 		Definitions: c.extensions.Definitions,
-		Metrics:     s.cfg.MetricsAPI,
+		Metrics:     s.cfg.MetricsAPI, RejectRedirects: s.cfg.RejectForwardingRedirects,
 	}
 	server, err := aggregation.New(front, c.kinds)
 	if err != nil {
@@ -141,7 +141,6 @@ func (s *Server) genericConfig() (*genericapiserver.Config, error) {
 	cfg.MaxMutatingRequestsInFlight = s.cfg.MaxMutatingRequestsInFlight
 	cfg.EnableProfiling = s.cfg.Profiling
 	cfg.MergedResourceConfig = s.apis
-	cfg.ShutdownWatchTerminationGracePeriod = shutdownTimeout
 	cfg.StorageObjectCountTracker = s.backend.Counts()
 	cfg.LoopbackClientConfig = s.clients.Own()
 	cfg.AggregatedDiscoveryGroupManager = aggregated.NewResourceManager("apis")

@@ -1,19 +1,21 @@
 package apiserver
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
 	"strconv"
 	"syscall"
 
+	"golang.org/x/sys/unix"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 )
 
 // listen binds the port. If the port is in use, the error says what to change.
-func listen(cfg *Config) (net.Listener, error) {
+func listen(ctx context.Context, cfg *Config) (net.Listener, error) {
 	addr := net.JoinHostPort(cfg.BindAddress.String(), strconv.Itoa(cfg.SecurePort))
-	l, err := net.Listen("tcp", addr)
+	l, err := own(&cfg.Serving).Listen(ctx, "tcp", addr)
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
 		return nil, fmt.Errorf("port %d on %s is in use by another program; choose another one with --secure-port", cfg.SecurePort, cfg.BindAddress)
@@ -23,6 +25,18 @@ func listen(cfg *Config) (net.Listener, error) {
 		return nil, fmt.Errorf("listen on %s (--bind-address, --secure-port): %w", addr, err)
 	}
 	return l, nil
+}
+
+// own returns what binds the port, for others, too, if they may share it.
+func own(o *ServingOptions) *net.ListenConfig {
+	return &net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		if !o.SharePort {
+			return nil
+		}
+		var err error
+		failed := c.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1) })
+		return errors.Join(failed, err)
+	}}
 }
 
 // advertiseAddress returns the address at which others reach this host: the bind address if it is a

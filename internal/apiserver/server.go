@@ -70,7 +70,7 @@ func New(ctx context.Context, cfg Config) (*Server, error) {
 	if errs := cfg.Validate(); len(errs) > 0 {
 		return nil, errors.Join(errs...)
 	}
-	listener, err := listen(&cfg)
+	listener, err := listen(ctx, &cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -90,7 +90,7 @@ func (s *Server) open(ctx context.Context) error {
 	if err := s.cfg.setFeatures(klog.FromContext(ctx)); err != nil {
 		return err
 	}
-	s.cfg.warnIgnored(klog.FromContext(ctx))
+	s.cfg.warnIgnored(ctx)
 	if lost := s.cfg.LostData(); lost != "" {
 		klog.FromContext(ctx).Error(nil, lost)
 	}

@@ -189,9 +189,9 @@ func expect(t *testing.T, w watch.Interface, want watch.EventType) *corev1.Pod {
 }
 
 func TestFlagsWithoutEffectTakeTheirValueInEitherForm(t *testing.T) {
-	for name := range ignoredFlags {
+	for name := range noEffect.Ignored {
 		forms := [][]string{{"--" + name, "true"}, {"--" + name + "=true"}}
-		if slices.Contains(ignoredSwitches, name) {
+		if slices.Contains(noEffect.Switches, name) {
 			forms = [][]string{{"--" + name}, {"--" + name + "=true"}, {"--" + name + "=false"}}
 		}
 		for _, form := range forms {

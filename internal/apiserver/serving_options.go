@@ -43,6 +43,23 @@ type ServingOptions struct {
 	// SNICertKeys are certificates for some names.
 	SNICertKeys []cliflag.NamedCertKey
 
+	// DisableHTTP2 serves HTTP/1.1 alone; MaxStreams is how many requests one connection may have at a time, 0 for
+	// the library's number.
+	DisableHTTP2 bool
+	MaxStreams   int
+	// CurvePreferences are the key exchanges of TLS, by number; empty means Go's.
+	CurvePreferences []int32
+	// SharePort lets other servers bind the same address and port.
+	SharePort bool
+
+	// LivezGracePeriod is how long the start may take before /livez fails for it; StorageTimeout is how long readiness
+	// waits for the watch caches. WatchGracePeriod is how long watches have to end when the server stops.
+	LivezGracePeriod, StorageTimeout, WatchGracePeriod time.Duration
+	// DebugSocket is the path of a socket that serves profiles without asking who wants them.
+	DebugSocket string
+	// ContentionProfiling records who waits for locks.
+	ContentionProfiling bool
+
 	// Tracing exports spans to a collector.
 	Tracing options.TracingOptions
 }
@@ -59,6 +76,15 @@ func (o *ServingOptions) AddFlags(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&o.TLSCipherSuites, "tls-cipher-suites", o.TLSCipherSuites, "Cipher suites of TLS 1.2 (default: those with forward secrecy and authenticated encryption).")
 	fs.StringVar(&o.TLSMinVersion, "tls-min-version", o.TLSMinVersion, "The lowest version of TLS: VersionTLS12 (default) or VersionTLS13.")
 	fs.Var(cliflag.NewNamedCertKeyArray(&o.SNICertKeys), "tls-sni-cert-key", "Files of a certificate and its key, and the names that it is for (default: those in it): foo.crt,foo.key:*.foo.com,foo.com. Can be given several times.")
+	fs.BoolVar(&o.DisableHTTP2, "disable-http2-serving", o.DisableHTTP2, "Serve HTTP/1.1 alone.")
+	fs.IntVar(&o.MaxStreams, "http2-max-streams-per-connection", o.MaxStreams, "How many requests an HTTP/2 connection may have at a time; 0 is the library's number.")
+	fs.Int32SliceVar(&o.CurvePreferences, "tls-curve-preferences", o.CurvePreferences, "Key exchanges of TLS that are allowed, as the numbers of Go's tls.CurveID, separated by commas (default: Go's).")
+	fs.BoolVar(&o.SharePort, "permit-port-sharing", o.SharePort, "Bind the port with SO_REUSEPORT, so that several servers can.")
+	fs.DurationVar(&o.LivezGracePeriod, "livez-grace-period", o.LivezGracePeriod, "How long the start may take before /livez fails for it.")
+	fs.DurationVar(&o.StorageTimeout, "storage-initialization-timeout", o.StorageTimeout, "How long readiness waits for the watch caches at most.")
+	fs.DurationVar(&o.WatchGracePeriod, "shutdown-watch-termination-grace-period", o.WatchGracePeriod, "How long watches have to end when the server stops.")
+	fs.StringVar(&o.DebugSocket, "debug-socket-path", o.DebugSocket, "A unix socket that serves profiles to whoever can open it, without asking who that is.")
+	fs.BoolVar(&o.ContentionProfiling, "contention-profiling", o.ContentionProfiling, "Record who waits for locks, if --profiling.")
 	o.Tracing.AddFlags(fs)
 }
 
@@ -67,12 +93,20 @@ func (o *ServingOptions) Validate() []error {
 	upstream := options.NewServerRunOptionsForComponent("", compatibility.NewComponentGlobalsRegistry())
 	upstream.MinRequestTimeout, upstream.GoawayChance, upstream.ShutdownDelayDuration = o.MinRequestTimeout, o.GoawayChance, o.ShutdownDelay
 	upstream.HSTSDirectives, upstream.CorsAllowedOriginList = o.HSTSDirectives, o.CORSOrigins
+	upstream.LivezGracePeriod, upstream.StorageInitializationTimeout = o.LivezGracePeriod, o.StorageTimeout
+	upstream.ShutdownWatchTerminationGracePeriod = o.WatchGracePeriod
 	errs := append(upstream.Validate(), o.Tracing.Validate()...)
 	if _, err := cliflag.TLSCipherSuites(o.TLSCipherSuites); err != nil {
 		errs = append(errs, fmt.Errorf("--tls-cipher-suites: %w", err))
 	}
 	if _, err := cliflag.TLSVersion(o.TLSMinVersion); err != nil {
 		errs = append(errs, fmt.Errorf("--tls-min-version: %w", err))
+	}
+	if _, err := cliflag.TLSCurvePreferences(o.CurvePreferences); err != nil {
+		errs = append(errs, fmt.Errorf("--tls-curve-preferences: %w", err))
+	}
+	if o.MaxStreams < 0 {
+		errs = append(errs, fmt.Errorf("--http2-max-streams-per-connection %d is negative", o.MaxStreams))
 	}
 	for _, pair := range o.SNICertKeys {
 		for _, file := range []string{pair.CertFile, pair.KeyFile} {
@@ -94,7 +128,13 @@ func (o *ServingOptions) applyTo(cfg *genericapiserver.Config) error {
 	cfg.ShutdownDelayDuration = o.ShutdownDelay
 	cfg.ShutdownSendRetryAfter = o.ShutdownSendRetryAfter
 	cfg.HSTSDirectives, cfg.CorsAllowedOriginList = o.HSTSDirectives, o.CORSOrigins
+	cfg.LivezGracePeriod, cfg.StorageInitializationTimeout, cfg.ShutdownWatchTerminationGracePeriod = o.LivezGracePeriod, o.StorageTimeout, o.WatchGracePeriod
+	cfg.DebugSocketPath, cfg.EnableContentionProfiling = o.DebugSocket, o.ContentionProfiling
+	cfg.SecureServing.DisableHTTP2, cfg.SecureServing.HTTP2MaxStreamsPerConnection = o.DisableHTTP2, o.MaxStreams
 	var err error
+	if cfg.SecureServing.CurvePreferences, err = cliflag.TLSCurvePreferences(o.CurvePreferences); err != nil {
+		return fmt.Errorf("--tls-curve-preferences: %w", err)
+	}
 	cfg.SecureServing.CipherSuites = inbound.CipherSuites()
 	if len(o.TLSCipherSuites) > 0 {
 		if cfg.SecureServing.CipherSuites, err = cliflag.TLSCipherSuites(o.TLSCipherSuites); err != nil {
@@ -119,10 +159,10 @@ func (o *ServingOptions) applyTo(cfg *genericapiserver.Config) error {
 
 // flags returns what /flagz shows: every flag and its value.
 func (c *Config) flags() flagz.Reader {
-	if c.ignored == nil {
+	if c.given == nil {
 		return nil
 	}
-	return flagz.NamedFlagSetsReader{FlagSets: cliflag.NamedFlagSets{FlagSets: map[string]*pflag.FlagSet{"wherry": c.ignored}}}
+	return flagz.NamedFlagSetsReader{FlagSets: cliflag.NamedFlagSets{FlagSets: map[string]*pflag.FlagSet{"wherry": c.given}}}
 }
 
 // keysURI returns where the keys are that sign the tokens of service accounts.

@@ -1,11 +1,16 @@
 package apiserver
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
+	"net"
 	"net/http"
+	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -104,6 +109,42 @@ func (p plainText) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // A server that was told to stop says at once that it is not ready, and serves until the delay is over.
+func TestConnectionsAsFlagsSay(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "debug.sock")
+	s := start(t, func(c *Config) {
+		given(t, c, "--disable-http2-serving", "--permit-port-sharing", "--tls-curve-preferences=23", "--debug-socket-path="+socket)
+	})
+	conn, err := tls.Dial("tcp", s.Addr().String(), &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2", "http/1.1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := conn.ConnectionState(); got.NegotiatedProtocol != "http/1.1" || got.CurveID != tls.CurveP256 {
+		t.Errorf("%s, key exchange %s", got.NegotiatedProtocol, got.CurveID)
+	}
+	if err := conn.Close(); err != nil {
+		t.Error(err)
+	}
+	port := s.Addr().Port
+	other := start(t, func(c *Config) { given(t, c, "--permit-port-sharing", "--secure-port="+strconv.Itoa(port)) })
+	if got := other.Addr().Port; got != port {
+		t.Errorf("ports %d and %d", port, got)
+	}
+	debug := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", socket)
+	}}}
+	res, err := debug.Get("http://debug/debug/pprof/cmdline")
+	if err != nil || res.StatusCode != http.StatusOK {
+		t.Fatalf("profiles at the socket: %v %v", res, err)
+	}
+	if err := res.Body.Close(); err != nil {
+		t.Error(err)
+	}
+	debug.CloseIdleConnections()
+	if info, err := os.Stat(socket); err != nil || info.Mode().Perm()&0o022 != 0 {
+		t.Errorf("others may open the socket: %v %v", info.Mode(), err)
+	}
+}
+
 func TestShutdownDelay(t *testing.T) {
 	s, stop := run(t, t.TempDir(), func(c *Config) { given(t, c, "--shutdown-delay-duration=5s", "--shutdown-send-retry-after") })
 	boss := overTCP(s.ClientConfig("admin", "system:masters"))
@@ -154,6 +195,15 @@ func TestFlagsThatCannotBeGrantedAreRefused(t *testing.T) {
 		"--min-request-timeout=-1":                                     "--min-request-timeout",
 		"--tracing-config-file=/absent.yaml":                           "tracing-config-file",
 		"--audit-log-path=- --audit-log-mode=loud":                     "invalid audit log mode loud",
+		"--tls-curve-preferences=99":                                   "--tls-curve-preferences",
+		"--http2-max-streams-per-connection=-1":                        "--http2-max-streams-per-connection -1",
+		"--livez-grace-period=-1s":                                     "--livez-grace-period",
+		"--storage-initialization-timeout=-1s":                         "--storage-initialization-timeout",
+		"--enable-logs-handler":                                        "files of the machine are not served",
+		"--authorization-policy-file=/etc/abac.json":                   "there is no mode ABAC",
+		"--emulated-version=1.36":                                      "Kubernetes 1.37 is the only version",
+		"--emulated-version=kube=1.37":                                 "",
+		"--kubernetes-service-node-port=0":                             "",
 	} {
 		cfg := DefaultConfig()
 		given(t, &cfg, strings.Split(flag, " ")...)

@@ -36,6 +36,8 @@ type Config struct {
 	ProxyCert, ProxyKey string
 	// Definitions are the kinds of users; each group and version gets an APIService.
 	Definitions apiextensionsinformers.CustomResourceDefinitionInformer
+	// RejectRedirects says that redirects of other servers are not passed on.
+	RejectRedirects bool
 	// Metrics says that this server serves metrics.k8s.io as long as nobody else does.
 	Metrics bool
 }
@@ -52,7 +54,7 @@ func New(cfg Config, next genericapiserver.DelegationTarget) (*apiserver.APIAggr
 			ProxyClientCertFile:       cfg.ProxyCert,
 			ProxyClientKeyFile:        cfg.ProxyKey,
 			ServiceResolver:           cfg.Services,
-			RejectForwardingRedirects: true,
+			RejectForwardingRedirects: cfg.RejectRedirects,
 		},
 	}
 	server, err := config.Complete().NewWithDelegate(next)

@@ -68,7 +68,7 @@ func TestPanicsGoOnInTheCaller(t *testing.T) {
 		value any
 		is    func(p any) bool
 	}{
-		{http.ErrAbortHandler, func(p any) bool { return p == http.ErrAbortHandler }},
+		{http.ErrAbortHandler, func(p any) bool { return p == any(http.ErrAbortHandler) }},
 		{errors.New("what went wrong"), func(p any) bool {
 			text, ok := p.(string)
 			return ok && strings.HasPrefix(text, "what went wrong\n") && strings.Contains(text, "breakDown")
