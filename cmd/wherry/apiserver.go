@@ -27,6 +27,7 @@ func apiserverCommand() *cobra.Command {
 			if err := common.Apply(); err != nil {
 				return err
 			}
+			defer startPacing(cmd.Context())()
 			if errs := cfg.Validate(); len(errs) > 0 {
 				return errors.Join(errs...)
 			}
@@ -34,7 +35,6 @@ func apiserverCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			defer startPacing(cmd.Context())()
 			if err := component.Notify(cmd.Context(), s.Ready(), untilRestartDue(s)); err != nil {
 				return fmt.Errorf("apiserver: %w", err)
 			}

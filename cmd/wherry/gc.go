@@ -16,12 +16,12 @@ import (
 // How much garbage the heap may hold, in percent of the live heap. A node's live heap is small and
 // its garbage short-lived: at rest, half the headroom costs little time and saves small machines
 // tens of MiB. While pods come by the dozen, a fifth of the daemon's time would go into collections
-// that find the same live heap again. They may make as much garbage as there are live objects; twice
-// that much, where it is less than a part of the memory that is free, costs the API server a tenth less CPU.
+// that find the same live heap again. They may make as much garbage as there are live objects, and more,
+// up to four times that, as long as it is a small part of the memory that is free: it costs the API server a tenth less CPU.
 const (
 	gcPercentAtRest = 50
 	gcPercentBusy   = 100
-	gcPercentAmple  = 200
+	gcPercentAmple  = 400
 	gcFreePart      = 64
 )
 
@@ -44,14 +44,13 @@ func startPacing(ctx context.Context) (stop func()) {
 }
 
 // paceGC lets the heap grow further while a burst makes garbage, and gives the memory back afterwards, and after the start.
-// At rest it does nothing between collections. It returns when ctx ends.
+// At rest it does nothing between collections. The start is a burst. It returns when ctx ends.
 func paceGC(ctx context.Context) {
-	debug.SetGCPercent(gcPercentAtRest)
+	debug.SetGCPercent(busyPercent(sample("/gc/heap/live:bytes"), available()))
 	collected := make(chan struct{}, 1)
 	afterEachGC(ctx, collected)
 	pause := time.NewTimer(gcPause)
-	watching, busy := true, false // whether the timer runs, and whether this is a burst
-	started := false              // what the start needed was given back
+	watching, busy := true, true // whether the timer runs, and whether this is a burst
 	since := sample("/gc/heap/allocs:bytes")
 	for {
 		select {
@@ -70,8 +69,8 @@ func paceGC(ctx context.Context) {
 			}
 		case <-pause.C:
 			now := sample("/gc/heap/allocs:bytes")
-			if quiet := now-since <= gcBurstBytes; quiet && (busy || !started) {
-				busy, started = false, true
+			if quiet := now-since <= gcBurstBytes; quiet && busy {
+				busy = false
 				debug.SetGCPercent(gcPercentAtRest)
 				debug.FreeOSMemory()
 				if err := releaseProgram(); err != nil {

@@ -43,12 +43,12 @@ func TestGCPaceFollowsAllocation(t *testing.T) {
 func TestBurstsUseMemoryThatIsFree(t *testing.T) {
 	const mib = 1 << 20
 	for _, c := range []struct{ live, free, want uint64 }{
-		{live: 40 * mib, free: 16 << 30, want: 200},   // 80 MiB of garbage
+		{live: 40 * mib, free: 16 << 30, want: 400},   // 160 MiB of garbage
 		{live: 200 * mib, free: 16 << 30, want: 128},  // 256 MiB, a part of what is free
 		{live: 1000 * mib, free: 16 << 30, want: 100}, // never less than at other times
 		{live: 40 * mib, free: 200 * mib, want: 100},
 		{live: 40 * mib, free: 0, want: 100}, // unknown
-		{live: 0, free: 16 << 30, want: 200}, // nothing was collected yet
+		{live: 0, free: 16 << 30, want: 400}, // nothing was collected yet
 	} {
 		if got := busyPercent(c.live, c.free); got != int(c.want) {
 			t.Errorf("%d MiB live, %d free: %d, want %d", c.live/mib, c.free/mib, got, c.want)

@@ -270,7 +270,7 @@ func (b *Backend) openRefusing(
 	if err != nil {
 		return nil, nil, err
 	}
-	return refusals{s}, destroy, nil
+	return refusals{&afterFirstRead{Interface: s}}, destroy, nil
 }
 
 // uncached are the resources that have no watch cache, upstream's choice too: hardly anybody reads

@@ -99,32 +99,55 @@ func checkDatabase(path string, size int64) (applied uint64, keys int, err error
 // would never have a leader.
 func checkLog(dir string, applied uint64) (snapshot uint64, begun bool, err error) {
 	defer rescue(&err)
-	log := etcdLogger(nil)
-	snapshots, err := wal.ValidSnapshotEntries(log, dir)
+	start, last, commit, err := readLog(dir)
 	if err != nil {
 		return 0, false, err
-	}
-	start := &walpb.Snapshot{}
-	if n := len(snapshots); n > 0 {
-		start = snapshots[n-1]
-	}
-	w, err := wal.OpenForRead(log, dir, start)
-	if err != nil {
-		return 0, false, err
-	}
-	defer func() { _ = w.Close() }() // opened only to read; most of its files are closed already
-	_, state, entries, err := w.ReadAll()
-	if err != nil {
-		return 0, false, err
-	}
-	last := start.GetIndex()
-	if n := len(entries); n > 0 {
-		last = entries[n-1].GetIndex()
 	}
 	if last < applied {
 		return 0, false, fmt.Errorf("the log is damaged or truncated: it ends at entry %d, but the database has applied entry %d", last, applied)
 	}
-	return start.GetIndex(), len(snapshots) > 0 && start.GetIndex() > 0 || state.GetCommit() > 0, nil
+	return start, start > 0 || commit > 0, nil
+}
+
+// readLog returns the index of the last valid snapshot, the last entry, and what is committed. Usually the newest snapshot
+// among the files is the last valid one, and the log need not be read from its beginning to find it: etcd itself does that,
+// and reports damage before the snapshot as an error.
+func readLog(dir string) (start, last, commit uint64, err error) {
+	newest := newestSnapshot(filepath.Join(filepath.Dir(dir), "snap"))
+	if newest.GetIndex() > 0 {
+		last, commit, err = readFrom(dir, newest)
+		if err == nil && newest.GetIndex() <= commit {
+			return newest.GetIndex(), last, commit, nil
+		}
+	}
+	all, err := wal.ValidSnapshotEntries(etcdLogger(nil), dir)
+	if err != nil {
+		return 0, 0, 0, err
+	}
+	from := &walpb.Snapshot{}
+	if n := len(all); n > 0 {
+		from = all[n-1]
+	}
+	last, commit, err = readFrom(dir, from)
+	return from.GetIndex(), last, commit, err
+}
+
+// readFrom returns the last entry of the log, and what is committed, reading it from a snapshot on.
+func readFrom(dir string, start *walpb.Snapshot) (last, commit uint64, err error) {
+	w, err := wal.OpenForRead(etcdLogger(nil), dir, start)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer func() { _ = w.Close() }() // opened only to read; most of its files are closed already
+	_, state, entries, err := w.ReadAll()
+	if err != nil {
+		return 0, 0, err
+	}
+	last = start.GetIndex()
+	if n := len(entries); n > 0 {
+		last = entries[n-1].GetIndex()
+	}
+	return last, state.GetCommit(), nil
 }
 
 // rescue turns a panic, also one from a page of a mapped file that cannot be read, into an error.

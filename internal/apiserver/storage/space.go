@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"go.etcd.io/etcd/server/v3/storage/wal/walpb"
 	"golang.org/x/sys/unix"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -298,6 +299,22 @@ func snapshotIndex(path string) (index uint64, ok bool) {
 	_, last, _ := strings.Cut(name, "-")
 	index, err := strconv.ParseUint(last, 16, 64)
 	return index, ok && err == nil
+}
+
+// newestSnapshot returns the index and the term of the newest snapshot; of none if there is no file, or it has another name.
+func newestSnapshot(dir string) *walpb.Snapshot {
+	files, err := snapshots(dir)
+	if err != nil || len(files) == 0 {
+		return nil
+	}
+	newest := slices.Max(files)
+	index, ok := snapshotIndex(newest)
+	first, _, _ := strings.Cut(filepath.Base(newest), "-")
+	term, err := strconv.ParseUint(first, 16, 64)
+	if !ok || err != nil {
+		return nil
+	}
+	return &walpb.Snapshot{Index: &index, Term: &term}
 }
 
 // dropUnrecorded removes snapshots later than the last one that the log records: etcd was killed

@@ -35,7 +35,7 @@ func isCached(t *testing.T, opts generic.RESTOptions) bool {
 		t.Fatal(err)
 	}
 	defer destroy()
-	_, cached := s.(refusals).Interface.(*cacher.CacheDelegator)
+	_, cached := s.(refusals).Interface.(*afterFirstRead).Interface.(*cacher.CacheDelegator)
 	return cached
 }
 

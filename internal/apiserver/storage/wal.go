@@ -24,8 +24,8 @@ const (
 	behindBytes = inFlightBytes + 1<<20
 	// logBytes is what the next file takes, plus the room behind those that etcd has made.
 	logBytes = segmentBytes + 3*behindBytes
-	// keepSegments is how many files of the log stay while there is room.
-	keepSegments = 5
+	// keepSegments is how many files of the log stay while there is room. A start reads all that are there.
+	keepSegments = 2
 )
 
 // logFiles manages the room of etcd's write-ahead log, whose files are
