@@ -32,7 +32,6 @@ import (
 	leaderoptions "k8s.io/component-base/config/options"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
-	"sigs.k8s.io/yaml"
 
 	"wherry.dev/internal/api/report"
 	"wherry.dev/internal/component"
@@ -101,7 +100,7 @@ one of them leads (--leader-elect). Health, metrics and profiles are served over
 				return err
 			}
 			if o.writeTo != "" {
-				return writeConfig(&cfg, o.writeTo)
+				return component.WriteConfig(o.writeTo, cfg.Effective())
 			}
 			cfg.Registry = registry
 			return o.run(cmd.Context(), cfg)
@@ -208,18 +207,6 @@ func (o *schedulerOptions) run(ctx context.Context, cfg scheduler.Config) error 
 	}
 	defer stopServing()
 	return component.Run(ctx, restConfig, cfg.LeaderElection, s.Ready(), s.Run)
-}
-
-// writeConfig writes a configuration to a file, whose format is YAML.
-func writeConfig(cfg *scheduler.Config, path string) error {
-	doc, err := yaml.Marshal(cfg.Effective())
-	if err != nil {
-		return fmt.Errorf("--write-config-to: %w", err)
-	}
-	if err := os.WriteFile(path, doc, 0o644); err != nil { //nolint:gosec // it has no secrets
-		return fmt.Errorf("--write-config-to: %w", err)
-	}
-	return nil
 }
 
 // dumpOnSignal logs the scheduler's state on SIGUSR2, until stop is called.

@@ -39,3 +39,22 @@ func TestGates(t *testing.T) {
 		}
 	}
 }
+
+func TestConfigIsWrittenAsItIsRead(t *testing.T) {
+	written := filepath.Join(t.TempDir(), "config.yaml")
+	cmd := NewCommand()
+	cmd.SetArgs([]string{"--master=http://localhost", "--write-config-to=" + written, "--contention-profiling=false", "--leader-elect=false"})
+	if err := cmd.ExecuteContext(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	again, _, err := scheduler.LoadConfig(written)
+	if err != nil || again.ContentionProfiling || again.NoProfiling || again.LeaderElection.LeaderElect || len(again.Profiles) != 1 {
+		t.Errorf("%+v, %v", again, err)
+	}
+	cmd = NewCommand()
+	cmd.SetArgs([]string{"--master=http://localhost", "--write-config-to=" + filepath.Join(written, "below")})
+	cmd.SilenceUsage, cmd.SilenceErrors = true, true
+	if err := cmd.ExecuteContext(t.Context()); err == nil {
+		t.Error("a file below a file was written")
+	}
+}

@@ -15,6 +15,7 @@ import (
 func TestComponentsKnowUpstreamsFlags(t *testing.T) {
 	for file, cmd := range map[string]*cobra.Command{
 		"apiserver": apiserverCommand(), "controller-manager": controllerManagerCommand(), "scheduler": scheduler.NewCommand(),
+		"kubelet": kubeletCommand(), "proxy": proxyCommand(),
 	} {
 		names, err := os.ReadFile("testdata/flags/" + file + ".txt")
 		if err != nil {

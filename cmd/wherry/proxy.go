@@ -38,7 +38,8 @@ const proxyTable = "wherry-proxy"
 // proxyOptions are kube-proxy's flags. They take precedence over the file.
 type proxyOptions struct {
 	file, master, table string
-	cleanup             bool
+	writeTo             string
+	cleanup, initOnly   bool
 	config              proxyconfig.KubeProxyConfiguration // from flags
 }
 
@@ -61,7 +62,12 @@ var ignoredProxyFlags = func() component.NoEffect {
 	} {
 		out[name] = "only nftables is there"
 	}
-	return ignored(out)
+	n := ignored(out)
+	n.Refused = map[string]component.Refusal{
+		"healthz-port": {Why: "use --healthz-bind-address", Fine: component.IsEmpty},
+		"metrics-port": {Why: "use --metrics-bind-address", Fine: component.IsEmpty},
+	}
+	return n
 }()
 
 func proxyCommand() *cobra.Command {
@@ -83,10 +89,19 @@ It takes kube-proxy's place. When it ends, the rules stay; --cleanup removes the
 			if err := common.Apply(); err != nil {
 				return err
 			}
+			if err := errors.Join(ignoredProxyFlags.Check(cmd.Flags())...); err != nil {
+				return err
+			}
 			ignoredProxyFlags.Warn(cmd.Context(), cmd.Flags())
 			cfg, err := o.load()
 			if err != nil {
 				return err
+			}
+			switch {
+			case o.initOnly:
+				return nil
+			case o.writeTo != "":
+				return writeProxyConfig(&cfg, o.writeTo)
 			}
 			return o.run(cmd.Context(), cfg)
 		},
@@ -96,6 +111,8 @@ It takes kube-proxy's place. When it ends, the rules stay; --cleanup removes the
 	f.StringVar(&o.file, "config", "", "file with a KubeProxyConfiguration")
 	f.StringVar(&o.master, "master", "", "address of the API server; overrides the kubeconfig's")
 	f.StringVar(&o.table, "table", proxyTable, "name of the nftables table; proxies of several clusters on one machine need different ones")
+	f.StringVar(&o.writeTo, "write-config-to", "", "write the configuration, with all defaults, to this file, and exit")
+	f.BoolVar(&o.initOnly, "init-only", false, "check the configuration, and exit: the proxy needs no right later that it would not need for this")
 	f.BoolVar(&o.cleanup, "cleanup", false, "remove the rules, and exit")
 	f.StringVar(&c.ClientConnection.Kubeconfig, "kubeconfig", "", "kubeconfig of the API server")
 	f.StringVar(&c.HostnameOverride, "hostname-override", "", "name of the node (default: the host name)")
@@ -141,6 +158,12 @@ func (o *proxyOptions) load() (c proxyconfig.KubeProxyConfiguration, err error) 
 		c.NodePortAddresses = g.NodePortAddresses
 	}
 	return c, nil
+}
+
+// writeProxyConfig writes a configuration to a file, whose format is YAML.
+func writeProxyConfig(c *proxyconfig.KubeProxyConfiguration, path string) error {
+	c.SetGroupVersionKind(proxyconfig.SchemeGroupVersion.WithKind("KubeProxyConfiguration"))
+	return component.WriteConfig(path, c)
 }
 
 // proxyConfig translates upstream's configuration.

@@ -4,11 +4,13 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
 	"k8s.io/klog/v2"
+	"sigs.k8s.io/yaml"
 )
 
 // NoEffect are upstream's flags that have no effect here.
@@ -89,6 +91,18 @@ func IsZero(value string) bool { return value == "" || value == "0" }
 
 // IsFalse reports whether a switch asks for nothing.
 func IsFalse(value string) bool { return value == "false" }
+
+// WriteConfig writes a component's configuration to a file, as YAML (--write-config-to).
+func WriteConfig(path string, config any) error {
+	doc, err := yaml.Marshal(config)
+	if err == nil {
+		err = os.WriteFile(path, doc, 0o644) //nolint:gosec // it has no secrets
+	}
+	if err != nil {
+		return fmt.Errorf("--write-config-to: %w", err)
+	}
+	return nil
+}
 
 // minor is the version of Kubernetes that Wherry is, as flags name it.
 const minor = "1.37"
