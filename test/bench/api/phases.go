@@ -200,7 +200,7 @@ func (b *bench) watch(ctx context.Context) (arrived chan time.Time, stop func(),
 
 // watchers creates pods while many watch.
 func (b *bench) watchers(ctx context.Context) error {
-	const pods = 20
+	const pods = 100
 	var all []chan time.Time
 	for range b.o.watchers {
 		arrived, stop, err := b.watch(ctx)
