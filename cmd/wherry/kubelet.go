@@ -5,7 +5,6 @@ import (
 
 	"github.com/spf13/cobra"
 	logsapi "k8s.io/component-base/logs/api/v1"
-	kubeversion "k8s.io/component-base/version"
 	"k8s.io/klog/v2"
 
 	"wherry.dev/internal/cgroup"
@@ -28,10 +27,9 @@ effect here logs a warning. Without --kubeconfig it runs static pods only; if th
 exist yet, --bootstrap-kubeconfig gets it from the API server.`,
 		Example: `  wherry kubelet --kubeconfig /etc/kubernetes/kubelet.conf --config /var/lib/kubelet/config.yaml \
     --container-runtime-endpoint unix:///run/containerd/containerd.sock`,
-		Args:    cobra.NoArgs,
-		Version: kubeversion.Get().GitVersion,
+		Args: cobra.NoArgs,
 	}
-	cmd.SetVersionTemplate("Kubernetes {{.Version}}\n") // as Kubernetes installers expect
+	component.AddVersion(cmd)
 	cfg.AddFlags(cmd.Flags())
 	cfg.Flags = cmd.Flags()
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

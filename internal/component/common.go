@@ -25,9 +25,14 @@ func AddCommon(cmd *cobra.Command) *Common {
 	logsapi.AddFlags(c.logging, cmd.Flags())
 	c.metrics.AddFlags(c.chosen)
 	cmd.Flags().AddFlagSet(c.chosen)
-	cmd.Version = kubeversion.Get().GitVersion
-	cmd.SetVersionTemplate("Kubernetes {{.Version}}\n") // as Kubernetes installers expect
+	AddVersion(cmd)
 	return c
+}
+
+// AddVersion adds --version, which prints the version of Kubernetes in the words that installers expect.
+func AddVersion(cmd *cobra.Command) {
+	cmd.Version = kubeversion.Get().GitVersion
+	cmd.SetVersionTemplate("Kubernetes {{.Version}}\n")
 }
 
 // Apply sets up the log, and what metrics are to be. It is called once, before anything is logged or measured.
