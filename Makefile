@@ -79,8 +79,9 @@ deps-race: ## install a C compiler from Debian, for the race detector
 race: deps-race ## a million requests to the API server under the race detector: make race [REQUESTS=1000000] [SEED=3]
 	CGO_ENABLED=1 REQUESTS=$(or $(REQUESTS),1000000) SEED=$(SEED) $(GO) test -race ./internal/apiserver -run '^TestNobodyChangesWhatIsShared$$' -count=1 -v -timeout 5h
 
-lint: $(TOOLS)/golangci-lint-$(LINT) ## golangci-lint
+lint: $(TOOLS)/golangci-lint-$(LINT) ## golangci-lint, and the go.mod of each module is tidy
 	$< run ./...
+	for mod in go.mod examples/*/go.mod; do (cd $$(dirname $$mod) && $(GO) mod tidy -diff) || exit 1; done
 
 $(TOOLS)/golangci-lint-$(LINT):
 	@mkdir -p $(TOOLS)
