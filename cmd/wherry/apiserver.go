@@ -27,7 +27,7 @@ func apiserverCommand() *cobra.Command {
 			if err := common.Apply(); err != nil {
 				return err
 			}
-			defer startPacing(cmd.Context())()
+			defer startPacing(cmd.Context(), gcPercentAmple)()
 			if errs := cfg.Validate(); len(errs) > 0 {
 				return errors.Join(errs...)
 			}

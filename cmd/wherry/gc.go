@@ -16,8 +16,9 @@ import (
 // How much garbage the heap may hold, in percent of the live heap. A node's live heap is small and
 // its garbage short-lived: at rest, half the headroom costs little time and saves small machines
 // tens of MiB. While pods come by the dozen, a fifth of the daemon's time would go into collections
-// that find the same live heap again. They may make as much garbage as there are live objects, and more,
-// up to four times that, as long as it is a small part of the memory that is free: it costs the API server a tenth less CPU.
+// that find the same live heap again. They may make as much garbage as there are live objects. An API server
+// alone may make more, up to four times that, as long as it is a small part of the memory that is free: it costs a tenth less CPU. The
+// live objects of a burst then lie further apart, and some tens of MiB stay in use between them: too much for a node.
 const (
 	gcPercentAtRest = 50
 	gcPercentBusy   = 100
@@ -32,21 +33,23 @@ const (
 	gcBurstBytes = 16 << 20
 )
 
-// startPacing runs paceGC until ctx ends or stop is called, unless $GOGC says how much garbage there may be.
-func startPacing(ctx context.Context) (stop func()) {
+// startPacing runs paceGC until ctx ends or stop is called, unless $GOGC says how much garbage there may be. most is how much in
+// a burst, in percent of the live heap: gcPercentBusy or gcPercentAmple.
+func startPacing(ctx context.Context, most int) (stop func()) {
 	if os.Getenv("GOGC") != "" {
 		return func() {}
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
-	running.Go(func() { paceGC(ctx) })
+	running.Go(func() { paceGC(ctx, most) })
 	return func() { cancel(); running.Wait() }
 }
 
 // paceGC lets the heap grow further while a burst makes garbage, and gives the memory back afterwards, and after the start.
 // At rest it does nothing between collections. The start is a burst. It returns when ctx ends.
-func paceGC(ctx context.Context) {
-	debug.SetGCPercent(busyPercent(sample("/gc/heap/live:bytes"), available()))
+func paceGC(ctx context.Context, most int) {
+	burst := func() { debug.SetGCPercent(min(most, busyPercent(sample("/gc/heap/live:bytes"), available()))) }
+	burst()
 	collected := make(chan struct{}, 1)
 	afterEachGC(ctx, collected)
 	pause := time.NewTimer(gcPause)
@@ -62,10 +65,10 @@ func paceGC(ctx context.Context) {
 				watching, since = true, sample("/gc/heap/allocs:bytes")
 				pause.Reset(gcPause)
 			case busy:
-				debug.SetGCPercent(busyPercent(sample("/gc/heap/live:bytes"), available()))
+				burst()
 			case sample("/gc/heap/allocs:bytes")-since > gcBurstBytes:
 				busy = true
-				debug.SetGCPercent(busyPercent(sample("/gc/heap/live:bytes"), available()))
+				burst()
 			}
 		case <-pause.C:
 			now := sample("/gc/heap/allocs:bytes")

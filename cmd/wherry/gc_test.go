@@ -19,7 +19,7 @@ func TestGCPaceFollowsAllocation(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		paceGC(ctx)
+		paceGC(ctx, gcPercentAmple)
 	}()
 	t.Cleanup(func() { cancel(); <-done })
 	atRest := func(percent int) bool { return percent == gcPercentAtRest }
