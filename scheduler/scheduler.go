@@ -89,13 +89,12 @@ one of them leads (--leader-elect). Health, metrics and profiles are served over
 		Example: `  wherry scheduler --kubeconfig /etc/kubernetes/scheduler.conf`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := errors.Join(append(noEffect.Check(cmd.Flags()), invalid)...); err != nil {
+			if invalid != nil {
+				return invalid
+			}
+			if err := common.Apply(cmd.Context()); err != nil {
 				return err
 			}
-			if err := common.Apply(); err != nil {
-				return err
-			}
-			noEffect.Warn(cmd.Context(), cmd.Flags())
 			if err := o.load(cmd.Context(), cmd.Flags(), &cfg); err != nil {
 				return err
 			}
@@ -106,7 +105,7 @@ one of them leads (--leader-elect). Health, metrics and profiles are served over
 			return o.run(cmd.Context(), cfg)
 		},
 	}
-	common = component.AddCommon(cmd)
+	common = component.AddCommon(cmd, noEffect)
 	f := cmd.Flags()
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of the API server")
 	f.StringVar(&o.master, "master", "", "address of the API server; overrides the kubeconfig's")
@@ -120,7 +119,6 @@ one of them leads (--leader-elect). Health, metrics and profiles are served over
 	f.IntVar(&o.burst, "kube-api-burst", 100, "most requests that the scheduler sends at once, with --kube-api-qps")
 	leaderoptions.BindLeaderElectionFlags(&cfg.LeaderElection, f)
 	o.serving.AddFlags(f)
-	noEffect.AddFlags(f)
 	return cmd
 }
 

@@ -24,10 +24,10 @@ func apiserverCommand() *cobra.Command {
   wherry apiserver --etcd-servers https://10.0.0.2:2379 --cert-dir /etc/kubernetes/pki`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := common.Apply(); err != nil {
+			if err := common.Apply(cmd.Context()); err != nil {
 				return err
 			}
-			defer startPacing(cmd.Context(), gcPercentAmple)()
+			defer startPacing(cmd.Context(), ofServer)()
 			if errs := cfg.Validate(); len(errs) > 0 {
 				return errors.Join(errs...)
 			}
@@ -41,7 +41,7 @@ func apiserverCommand() *cobra.Command {
 			return nil
 		},
 	}
-	common = component.AddCommon(cmd)
+	common = component.AddCommon(cmd, component.NoEffect{}) // cfg has those without effect
 	cfg.AddFlags(cmd.Flags())
 	return cmd
 }

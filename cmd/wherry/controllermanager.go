@@ -38,7 +38,6 @@ type controllerOptions struct {
 	lead                      componentconfig.LeaderElectionConfiguration
 	serving                   component.Serving
 	options                   manager.Options
-	ignored                   *pflag.FlagSet
 	common                    *component.Common
 }
 
@@ -62,7 +61,7 @@ one of them leads (--leader-elect). Health, metrics and profiles are served over
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
 	}
-	o.common = component.AddCommon(cmd)
+	o.common = component.AddCommon(cmd, ignoredControllerFlags)
 	o.addFlags(cmd.Flags())
 	return cmd
 }
@@ -80,8 +79,6 @@ func (o *controllerOptions) addFlags(f *pflag.FlagSet) {
 	o.options.AddFlags(f)
 	leaderoptions.BindLeaderElectionFlags(&o.lead, f)
 	o.serving.AddFlags(f)
-	o.ignored = f
-	ignoredControllerFlags.AddFlags(f)
 }
 
 // Further reasons of controllers' flags.
@@ -132,13 +129,9 @@ var ignoredControllerFlags = ignored(map[string]string{
 }).With(component.Emulation)
 
 func (o *controllerOptions) run(ctx context.Context) error {
-	if err := errors.Join(ignoredControllerFlags.Check(o.ignored)...); err != nil {
+	if err := o.common.Apply(ctx); err != nil {
 		return err
 	}
-	if err := o.common.Apply(); err != nil {
-		return err
-	}
-	ignoredControllerFlags.Warn(ctx, o.ignored)
 	base, err := o.restConfig()
 	if err != nil {
 		return err

@@ -33,23 +33,29 @@ const (
 	gcBurstBytes = 16 << 20
 )
 
-// startPacing runs paceGC until ctx ends or stop is called, unless $GOGC says how much garbage there may be. most is how much in
-// a burst, in percent of the live heap: gcPercentBusy or gcPercentAmple.
-func startPacing(ctx context.Context, most int) (stop func()) {
+// startPacing runs paceGC until ctx ends or stop is called, unless $GOGC says how much garbage there may be.
+func startPacing(ctx context.Context, inBurst func() int) (stop func()) {
 	if os.Getenv("GOGC") != "" {
 		return func() {}
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
-	running.Go(func() { paceGC(ctx, most) })
+	running.Go(func() { paceGC(ctx, inBurst) })
 	return func() { cancel(); running.Wait() }
 }
 
 // paceGC lets the heap grow further while a burst makes garbage, and gives the memory back afterwards, and after the start.
-// At rest it does nothing between collections. The start is a burst. It returns when ctx ends.
-func paceGC(ctx context.Context, most int) {
-	burst := func() { debug.SetGCPercent(min(most, busyPercent(sample("/gc/heap/live:bytes"), available()))) }
-	burst()
+// inBurst says how much garbage there may be then, in percent of the live heap. At rest it does nothing between collections. The
+// start is a burst. It returns when ctx ends.
+func paceGC(ctx context.Context, inBurst func() int) {
+	percent := 0
+	set := func(to int) {
+		if to != percent { // it stops the world
+			percent = to
+			debug.SetGCPercent(to)
+		}
+	}
+	set(inBurst())
 	collected := make(chan struct{}, 1)
 	afterEachGC(ctx, collected)
 	pause := time.NewTimer(gcPause)
@@ -65,16 +71,16 @@ func paceGC(ctx context.Context, most int) {
 				watching, since = true, sample("/gc/heap/allocs:bytes")
 				pause.Reset(gcPause)
 			case busy:
-				burst()
+				set(inBurst())
 			case sample("/gc/heap/allocs:bytes")-since > gcBurstBytes:
 				busy = true
-				burst()
+				set(inBurst())
 			}
 		case <-pause.C:
 			now := sample("/gc/heap/allocs:bytes")
 			if quiet := now-since <= gcBurstBytes; quiet && busy {
 				busy = false
-				debug.SetGCPercent(gcPercentAtRest)
+				set(gcPercentAtRest)
 				debug.FreeOSMemory()
 				if err := releaseProgram(); err != nil {
 					klog.FromContext(ctx).Error(err, "Cannot release the pages of the program")
@@ -88,8 +94,14 @@ func paceGC(ctx context.Context, most int) {
 	}
 }
 
-// busyPercent returns how much garbage the heap may hold in a burst, of live bytes and bytes of memory that are free.
-func busyPercent(live, free uint64) int {
+// ofNode is what a node's heap may hold in a burst.
+func ofNode() int { return gcPercentBusy }
+
+// ofServer is what the heap of an API server alone may hold.
+func ofServer() int { return amplePercent(sample("/gc/heap/live:bytes"), available()) }
+
+// amplePercent returns how much garbage may be beside so many live bytes, where so many of the machine's memory are free.
+func amplePercent(live, free uint64) int {
 	allowed := free / gcFreePart
 	return int(min(max(allowed*100/max(live, 1), gcPercentBusy), gcPercentAmple))
 }

@@ -19,7 +19,7 @@ func TestGCPaceFollowsAllocation(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		paceGC(ctx, gcPercentAmple)
+		paceGC(ctx, ofServer)
 	}()
 	t.Cleanup(func() { cancel(); <-done })
 	atRest := func(percent int) bool { return percent == gcPercentAtRest }
@@ -50,7 +50,7 @@ func TestBurstsUseMemoryThatIsFree(t *testing.T) {
 		{live: 40 * mib, free: 0, want: 100}, // unknown
 		{live: 0, free: 16 << 30, want: 400}, // nothing was collected yet
 	} {
-		if got := busyPercent(c.live, c.free); got != int(c.want) {
+		if got := amplePercent(c.live, c.free); got != int(c.want) {
 			t.Errorf("%d MiB live, %d free: %d, want %d", c.live/mib, c.free/mib, got, c.want)
 		}
 	}

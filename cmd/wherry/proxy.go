@@ -86,13 +86,9 @@ It takes kube-proxy's place. When it ends, the rules stay; --cleanup removes the
 			if o.cleanup {
 				return proxy.Remove(o.table)
 			}
-			if err := common.Apply(); err != nil {
+			if err := common.Apply(cmd.Context()); err != nil {
 				return err
 			}
-			if err := errors.Join(ignoredProxyFlags.Check(cmd.Flags())...); err != nil {
-				return err
-			}
-			ignoredProxyFlags.Warn(cmd.Context(), cmd.Flags())
 			cfg, err := o.load()
 			if err != nil {
 				return err
@@ -106,7 +102,7 @@ It takes kube-proxy's place. When it ends, the rules stay; --cleanup removes the
 			return o.run(cmd.Context(), cfg)
 		},
 	}
-	common = component.AddCommon(cmd)
+	common = component.AddCommon(cmd, ignoredProxyFlags)
 	f, c := cmd.Flags(), &o.config
 	f.StringVar(&o.file, "config", "", "file with a KubeProxyConfiguration")
 	f.StringVar(&o.master, "master", "", "address of the API server; overrides the kubeconfig's")
@@ -125,7 +121,6 @@ It takes kube-proxy's place. When it ends, the rules stay; --cleanup removes the
 	f.BoolVar(&c.NFTables.MasqueradeAll, "masquerade-all", false, "masquerade all connections to cluster IPs")
 	f.BoolVar(&c.EnableProfiling, "profiling", false, "serve profiles at the address of metrics")
 	f.StringVar((*string)(&c.Mode), "proxy-mode", "", "nftables, which is what there is")
-	ignoredProxyFlags.AddFlags(f)
 	return cmd
 }
 

@@ -135,7 +135,7 @@ func copyValue(to, from pflag.Value) error {
 func upForeground(ctx context.Context, out io.Writer, cfg config.Config, token string) error {
 	say := newNotifier(out)
 	setVerbosity(cfg.Verbosity)
-	defer startPacing(ctx, gcPercentBusy)()
+	defer startPacing(ctx, ofNode)()
 	stopLog := keepLogSmall(ctx, cfg.DataDir)
 	defer stopLog()
 	dm := daemon.New(cfg, say.progress).WithToken(token)

@@ -1,6 +1,7 @@
 package component
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -12,16 +13,22 @@ import (
 	kubeversion "k8s.io/component-base/version"
 )
 
-// Common is what every program of upstream's has flags for: its log, which of its metrics it serves, and its version.
+// Common is what every program of upstream's has flags for: its log, which of its metrics it serves, and its version; and
+// those of its flags that have no effect here.
 type Common struct {
+	flags   *pflag.FlagSet
+	without NoEffect
 	logging *logsapi.LoggingConfiguration
 	metrics *metrics.Options
 	chosen  *pflag.FlagSet // of metrics
 }
 
-// AddCommon adds the flags to a command. What they say is done by Apply.
-func AddCommon(cmd *cobra.Command) *Common {
-	c := &Common{logging: logsapi.NewLoggingConfiguration(), metrics: metrics.NewOptions(), chosen: pflag.NewFlagSet("", pflag.ContinueOnError)}
+// AddCommon adds the flags to a command, also those without effect. What they say is done by Apply.
+func AddCommon(cmd *cobra.Command, without NoEffect) *Common {
+	without.AddFlags(cmd.Flags())
+	c := &Common{flags: cmd.Flags(), without: without, logging: logsapi.NewLoggingConfiguration(), metrics: metrics.NewOptions(),
+		chosen: pflag.NewFlagSet("", pflag.ContinueOnError),
+	}
 	logsapi.AddFlags(c.logging, cmd.Flags())
 	c.metrics.AddFlags(c.chosen)
 	cmd.Flags().AddFlagSet(c.chosen)
@@ -35,8 +42,12 @@ func AddVersion(cmd *cobra.Command) {
 	cmd.SetVersionTemplate("Kubernetes {{.Version}}\n")
 }
 
-// Apply sets up the log, and what metrics are to be. It is called once, before anything is logged or measured.
-func (c *Common) Apply() error {
+// Apply sets up the log, and what metrics are to be, and warns of flags without effect. It is called once, before anything is
+// logged or measured. It returns an error for flags that are wrong or refused.
+func (c *Common) Apply(ctx context.Context) error {
+	if err := errors.Join(c.without.Check(c.flags)...); err != nil {
+		return err
+	}
 	if errs := c.metrics.Validate(); len(errs) > 0 {
 		return errors.Join(errs...)
 	}
@@ -48,5 +59,6 @@ func (c *Common) Apply() error {
 	if given { // without, it complains about the file that is not there
 		c.metrics.Apply()
 	}
+	c.without.Warn(ctx, c.flags)
 	return nil
 }

@@ -17,14 +17,14 @@ func TestCommonFlags(t *testing.T) {
 		}
 	})
 	cmd := &cobra.Command{Use: "thing"}
-	c := AddCommon(cmd)
+	c := AddCommon(cmd, NoEffect{})
 	if err := cmd.ParseFlags([]string{"--v=3", "--disabled-metrics=gone_total"}); err != nil {
 		t.Fatal(err)
 	}
 	if klog.V(3).Enabled() {
 		t.Error("the log is verbose already")
 	}
-	if err := c.Apply(); err != nil {
+	if err := c.Apply(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if !klog.V(3).Enabled() || klog.V(4).Enabled() {
@@ -45,13 +45,14 @@ func TestCommonFlagsThatAreWrong(t *testing.T) {
 	for flag, want := range map[string]string{
 		"--logging-format=xml":                      "xml",
 		"--show-hidden-metrics-for-version=nothing": "showHiddenMetricsForVersion",
+		"--emulated-version=1.36":                   "--emulated-version 1.36 cannot be granted",
 	} {
 		cmd := &cobra.Command{Use: "thing"}
-		c := AddCommon(cmd)
+		c := AddCommon(cmd, Emulation)
 		if err := cmd.ParseFlags([]string{flag}); err != nil {
 			t.Fatal(err)
 		}
-		if err := c.Apply(); err == nil || !strings.Contains(err.Error(), want) {
+		if err := c.Apply(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", flag, err)
 		}
 	}

@@ -54,10 +54,9 @@ func newCoroutine() *coroutine {
 func (c *coroutine) call() {
 	defer func() {
 		switch p := recover(); p {
-		case nil, http.ErrAbortHandler:
-			if p != nil {
-				panic(p)
-			}
+		case nil:
+		case http.ErrAbortHandler:
+			panic(p)
 		default:
 			panic(fmt.Sprintf("%v\n%s", p, debug.Stack()))
 		}
