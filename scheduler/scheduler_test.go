@@ -27,6 +27,7 @@ func TestGates(t *testing.T) {
 	}{
 		"on":                    {"GenericWorkload=true", "", true},
 		"on, with a file":       {"GenericWorkload=true", file, true},
+		"on, of a component":    {"kube:GenericWorkload=true", "", true},
 		"off":                   {"GenericWorkload=false", "", false},
 		"others have no effect": {"OpportunisticBatching=false,GenericWorkload=true", "", true},
 	} {

@@ -100,10 +100,10 @@ var noEffect = component.NoEffect{
 		"default-watch-cache-size":                "the sizes adapt by themselves",
 		"service-account-lookup":                  "tokens are always looked up",
 		"service-account-extend-token-expiration": "tokens are extended, as by default upstream",
-		"etcd-count-metric-poll-period":           "objects are counted as they come and go",
-		"etcd-db-metric-poll-interval":            "the size is looked up when somebody asks for it",
-		"etcd-healthcheck-timeout":                "the time is upstream's default",
-		"etcd-readycheck-timeout":                 "the time is upstream's default",
+		"etcd-count-metric-poll-period":           "nothing is counted while nobody lists",
+		"etcd-db-metric-poll-interval":            "etcd is not asked for its size from time to time",
+		"etcd-healthcheck-timeout":                "a check takes as long as whoever asks for it waits",
+		"etcd-readycheck-timeout":                 "a check takes as long as whoever asks for it waits",
 		"lease-reuse-duration-seconds":            "the time is upstream's default",
 		"send-retry-after-while-not-ready-once":   "requests wait until there is an answer",
 		"coordinated-leadership-lease-duration":   "leaders are not chosen by the server",
@@ -111,8 +111,8 @@ var noEffect = component.NoEffect{
 		"coordinated-leadership-retry-period":     "leaders are not chosen by the server",
 		"peer-advertise-ip":                       "requests are not passed to other servers of the cluster",
 		"peer-advertise-port":                     "requests are not passed to other servers of the cluster",
-		"permit-address-sharing":                  "SO_REUSEADDR is always set",
 		"peer-ca-file":                            "requests are not passed to other servers of the cluster",
+		"permit-address-sharing":                  "SO_REUSEADDR is always set",
 	},
 	Refused: map[string]component.Refusal{
 		"admission-control":           {Why: "use --enable-admission-plugins and --disable-admission-plugins", Fine: component.IsEmpty},
@@ -163,7 +163,7 @@ func (c *Config) setFeatures(log logr.Logger) error {
 	gates, set := utilfeature.DefaultMutableFeatureGate, map[string]bool{}
 	known := gates.GetAll()
 	for name, on := range c.FeatureGates {
-		name = strings.TrimPrefix(name, "kube:") // as upstream's gates of several components
+		name = component.Gate(name)
 		if _, ok := known[featuregate.Feature(name)]; ok {
 			set[name] = on
 		} else {

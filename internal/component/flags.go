@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/spf13/pflag"
+	kubeversion "k8s.io/component-base/version"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/yaml"
 )
@@ -104,16 +105,16 @@ func WriteConfig(path string, config any) error {
 	return nil
 }
 
-// minor is the version of Kubernetes that Wherry is, as flags name it.
-const minor = "1.37"
+// Gate returns the name of a feature gate, which upstream's programs take with or without the name of Kubernetes' component.
+func Gate(name string) string { return strings.TrimPrefix(name, "kube:") }
 
 // Emulation are the flags of upstream's servers that let them behave as an earlier version does.
 var Emulation = NoEffect{
 	Ignored: map[string]string{"min-compatibility-version": "no earlier version is emulated"},
 	Refused: map[string]Refusal{
-		"emulated-version": {"Kubernetes " + minor + " is the only version that this program can be", func(v string) bool {
+		"emulated-version": {"Kubernetes " + kubeversion.DefaultKubeBinaryVersion + " is the only version that this program can be", func(v string) bool {
 			for one := range strings.SplitSeq(v, ",") {
-				if strings.TrimPrefix(one, "kube=") != minor {
+				if strings.TrimPrefix(one, "kube=") != kubeversion.DefaultKubeBinaryVersion {
 					return false
 				}
 			}
