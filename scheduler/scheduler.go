@@ -156,7 +156,7 @@ func (o *schedulerOptions) load(ctx context.Context, flags *pflag.FlagSet, cfg *
 		cfg.NoProfiling, cfg.ContentionProfiling = !o.profiling, o.profiling && o.contention
 	}
 	for name, on := range o.gates {
-		if name = component.Gate(name); name == "GenericWorkload" {
+		if name = component.Gate(name); name == component.GenericWorkload {
 			cfg.PodGroups = on
 		} else {
 			klog.FromContext(ctx).Info("Feature gate has no effect", "flag", "--feature-gates", "gate", name)

@@ -110,7 +110,7 @@ func TestEndpointsTakeAnything(t *testing.T) {
 		seed = n
 	}
 	t.Logf("SEED=%d", seed)
-	s := start(t)
+	s := start(t, withPodGroups)
 	f := newFuzzer(t, s, seed)
 	sent := 0
 	for ; going(sent); sent++ {

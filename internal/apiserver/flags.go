@@ -166,7 +166,7 @@ func (c *Config) setFeatures(log logr.Logger) error {
 		name = component.Gate(name)
 		if _, ok := known[featuregate.Feature(name)]; ok {
 			set[name] = on
-		} else {
+		} else if name != component.GenericWorkload {
 			log.Info("Feature gate has no effect", "flag", "--feature-gates", "gate", name)
 		}
 	}

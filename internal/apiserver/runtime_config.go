@@ -11,6 +11,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
+	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -24,6 +25,7 @@ import (
 	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
 
 	"wherry.dev/internal/apiserver/scheme"
+	"wherry.dev/internal/component"
 )
 
 // Required is a resource that must not be switched off (--runtime-config).
@@ -56,7 +58,7 @@ func (c *Config) apis() (*serverstorage.ResourceConfig, error) {
 	groups := append([]schema.GroupVersion{apiextensionsv1.SchemeGroupVersion, apiregistrationv1.SchemeGroupVersion}, scheme.Groups...)
 	for _, gv := range groups {
 		metav1.AddToGroupVersion(known, gv)
-		if gv != metricsv1beta1.SchemeGroupVersion {
+		if gv != metricsv1beta1.SchemeGroupVersion && (gv != schedulingv1beta1.SchemeGroupVersion || c.PodGroups()) {
 			have.EnableVersions(gv)
 		}
 	}
@@ -87,7 +89,21 @@ func (c *Config) apis() (*serverstorage.ResourceConfig, error) {
 	if len(missing) > 0 {
 		return nil, fmt.Errorf("--runtime-config: this server does not have %s, and cannot switch it on; leave it out", strings.Join(sets.List(missing), ", "))
 	}
+	if !c.PodGroups() {
+		have.DisableVersions(schedulingv1beta1.SchemeGroupVersion)
+	}
 	return have, nil
+}
+
+// PodGroups reports whether workloads and pod groups are served, unless --runtime-config says otherwise, and pods may
+// belong to groups (the gate GenericWorkload). Upstream wants --runtime-config=scheduling.k8s.io/v1beta1=true besides.
+func (c *Config) PodGroups() bool {
+	for name, on := range c.FeatureGates {
+		if component.Gate(name) == component.GenericWorkload {
+			return on
+		}
+	}
+	return false
 }
 
 // missingAPIs returns an error for each resource that is required and switched off, or the one error
@@ -138,6 +154,9 @@ func (s *Server) leaveOut(log klog.Logger) {
 	}
 	if !s.servesRBAC() {
 		lost("without rbac.authorization.k8s.io/v1 the default roles and bindings are neither made nor kept up to date; those that are stored still hold")
+	}
+	if enabled := s.cfg.APIs.RuntimeConfig[schedulingv1beta1.SchemeGroupVersion.String()]; enabled != "" && enabled != "false" && !s.cfg.PodGroups() {
+		lost("without --feature-gates=GenericWorkload=true, --runtime-config does not switch scheduling.k8s.io/v1beta1 on")
 	}
 	if !s.serves(schedulingv1.SchemeGroupVersion, "priorityclasses") {
 		lost("without scheduling.k8s.io/v1 the system's priority classes are not made")

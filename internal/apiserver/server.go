@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
+	"wherry.dev/internal/api/gated"
 	"wherry.dev/internal/apiserver/auth"
 	"wherry.dev/internal/apiserver/auth/token"
 	"wherry.dev/internal/apiserver/bootstrap"
@@ -216,6 +217,7 @@ func (s *Server) openKinds(ctx context.Context) error {
 			Auth:     s.auth,
 			Mapper:   s.mapper,
 			EventTTL: s.cfg.EventTTL,
+			Features: gated.Features{PodGroups: s.cfg.PodGroups()},
 		},
 		Served:     s.apis,
 		Audiences:  s.cfg.APIAudiences,

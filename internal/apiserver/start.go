@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
+	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -64,6 +65,7 @@ func (s *Server) startingObjects(client kubernetes.Interface, shared informers.S
 		Address: s.cfg.AdvertiseAddress, Port: s.cfg.SecurePort, Alone: s.cfg.alone(),
 		ClientCA: s.creds.clientCA, RequestHeader: s.creds.requestHeader,
 		PriorityClasses: s.serves(schedulingv1.SchemeGroupVersion, "priorityclasses"),
+		PodGroups:       s.serves(schedulingv1beta1.SchemeGroupVersion, "workloads", "podgroups"),
 		NodesJoin:       s.cfg.NodesJoin,
 		LocalStorage:    s.cfg.LocalStorage && s.serves(storagev1.SchemeGroupVersion, "storageclasses", "csidrivers"),
 		GiveUp:          s.backend.RestartDue(),

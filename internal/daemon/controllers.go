@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/spf13/pflag"
+	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
 	"k8s.io/client-go/informers"
 	clientset "k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -107,6 +108,7 @@ func (d *Daemon) newScheduler(ctx context.Context, f informers.SharedInformerFac
 		}
 	}
 	cfg.Informers, cfg.Serves = f, d.api.Serves
+	cfg.PodGroups = d.api.Serves(schedulingv1beta1.SchemeGroupVersion.WithResource("podgroups"))
 	s, err := scheduler.New(ctx, client, cfg)
 	if err != nil {
 		return nil, err

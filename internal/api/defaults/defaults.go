@@ -10,6 +10,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
+	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
@@ -40,6 +41,7 @@ func Register(s *runtime.Scheme) {
 	add(s, RoleBinding)
 	add(s, ClusterRoleBinding)
 	add(s, PriorityClass)
+	add(s, PodGroup)
 	add(s, StorageClass)
 	add(s, CSIDriver)
 	add(s, VolumeAttachment)
@@ -174,6 +176,13 @@ func subjects(list []rbacv1.Subject) {
 		if list[i].Kind == rbacv1.UserKind || list[i].Kind == rbacv1.GroupKind {
 			set(&list[i].APIGroup, rbacv1.GroupName)
 		}
+	}
+}
+
+// PodGroup defaults a pod group: its pods can be disrupted one by one.
+func PodGroup(g *schedulingv1beta1.PodGroup) {
+	if g.Spec.DisruptionMode == nil {
+		g.Spec.DisruptionMode = &schedulingv1beta1.DisruptionMode{Single: &schedulingv1beta1.SingleDisruptionMode{}}
 	}
 }
 

@@ -95,6 +95,9 @@ func (c *podContext) podSpec(at path, podName string, mirror bool) {
 	c.tolerations(at.Child("tolerations"), spec.Tolerations)
 	c.topologySpread(at.Child("topologySpreadConstraints"), spec.TopologySpreadConstraints)
 	c.gates(at)
+	if spec.SchedulingGroup != nil {
+		c.schedulingGroup(at.Child("schedulingGroup", "podGroupName"), spec.SchedulingGroup.PodGroupName)
+	}
 	if d := spec.ActiveDeadlineSeconds; d != nil && (*d < 1 || *d > math.MaxInt32) {
 		c.invalid(at.Child("activeDeadlineSeconds"), *d, "%s", utilvalidation.InclusiveRangeError(1, math.MaxInt32))
 	}
@@ -216,6 +219,14 @@ func (c *podContext) dns(spec path) {
 			c.required(at.Child("options").Index(i), "must not be empty")
 		}
 	}
+}
+
+func (c *podContext) schedulingGroup(at path, name *string) {
+	if name == nil {
+		c.invalid(at, name, "must specify one of: `podGroupName`")
+		return
+	}
+	c.subdomain(at, *name)
 }
 
 func (c *podContext) gates(at path) {

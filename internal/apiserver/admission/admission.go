@@ -28,6 +28,7 @@ var (
 	volumesResource   = schema.GroupResource{Resource: "persistentvolumes"}
 	claimsResource    = schema.GroupResource{Resource: "persistentvolumeclaims"}
 	priorityResource  = schema.GroupResource{Group: "scheduling.k8s.io", Resource: "priorityclasses"}
+	groupsResource    = schema.GroupResource{Group: "scheduling.k8s.io", Resource: "podgroups"}
 	runtimeResource   = schema.GroupResource{Group: "node.k8s.io", Resource: "runtimeclasses"}
 	classesResource   = schema.GroupResource{Group: "storage.k8s.io", Resource: "storageclasses"}
 	volumeAttributes  = schema.GroupResource{Group: "storage.k8s.io", Resource: "volumeattributesclasses"}

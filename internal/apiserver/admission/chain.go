@@ -73,7 +73,10 @@ var table = []row{
 	}},
 	{"ExtendedResourceToleration", false, free(extendedResourceToleration{})},
 	{"DefaultStorageClass", true, plain(func(d *Deps) admission.Interface { return &defaultStorageClass{d.Lookup} })},
-	{"StorageObjectInUseProtection", true, free(storageObjectInUseProtection{})},
+	{"StorageObjectInUseProtection", true, free(protection{
+		claimsResource: "kubernetes.io/pvc-protection", volumesResource: "kubernetes.io/pv-protection", volumeAttributes: "kubernetes.io/vac-protection",
+	})},
+	{"PodGroupProtection", true, free(protection{groupsResource: "scheduling.k8s.io/podgroup-protection"})},
 	{"OwnerReferencesPermissionEnforcement", false, plain(func(d *Deps) admission.Interface {
 		return &ownerReferencesPermissionEnforcement{d.Authorizer, d.Kinds}
 	})},

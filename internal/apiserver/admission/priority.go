@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
+	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
@@ -18,8 +19,8 @@ import (
 // everything selects all objects of a list.
 var everything = storage.SelectionPredicate{Label: labels.Everything(), Field: fields.Everything()}
 
-// priority resolves a pod's priority class to its number, and allows only one default class in a
-// cluster.
+// priority resolves the priority class of a pod or a pod group to its number, and allows only one default
+// class in a cluster.
 type priority struct {
 	classes *registry.Kept[*schedulingv1.PriorityClass]
 }
@@ -34,6 +35,9 @@ func (*priority) Handles(op admission.Operation) bool {
 }
 
 func (p *priority) Admit(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	if a.GetResource().GroupResource() == groupsResource && a.GetSubresource() == "" && a.GetOperation() == admission.Create {
+		return p.admitGroup(ctx, a)
+	}
 	pod, ok := podOf(a, admission.Create, admission.Update)
 	if !ok {
 		return nil
@@ -59,6 +63,22 @@ func (p *priority) Admit(ctx context.Context, a admission.Attributes, _ admissio
 	if class.PreemptionPolicy != nil {
 		pod.Spec.PreemptionPolicy = new(*class.PreemptionPolicy)
 	}
+	return nil
+}
+
+func (p *priority) admitGroup(ctx context.Context, a admission.Attributes) error {
+	group, ok := a.GetObject().(*schedulingv1beta1.PodGroup)
+	if !ok {
+		return forbid(a, "unexpected type %T", a.GetObject())
+	}
+	class, err := p.class(ctx, a, group.Spec.PriorityClassName)
+	if err != nil {
+		return err
+	}
+	if have := group.Spec.Priority; have != nil && *have != class.Value {
+		return forbid(a, "priority set in the pod group (%d) must match the priority computed (%d) based on the priority class set in the spec", *have, class.Value)
+	}
+	group.Spec.PriorityClassName, group.Spec.Priority = class.Name, new(class.Value)
 	return nil
 }
 

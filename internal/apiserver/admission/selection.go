@@ -35,9 +35,9 @@ func namesOf(wanted func(row) bool) []string {
 	return out
 }
 
-// inactive are upstream's plugins that do nothing there, because the features that they belong to are
-// off: PodGroupProtection, PodGroupWorkloadExists (GenericWorkload) and JobValidation (WorkloadWithJob).
-var inactive = []string{"PodGroupProtection", "PodGroupWorkloadExists", "JobValidation"}
+// inactive are upstream's plugins that do nothing: JobValidation, whose feature is off (WorkloadWithJob), and
+// PodGroupWorkloadExists, which Kubernetes 1.37 no longer has.
+var inactive = []string{"PodGroupWorkloadExists", "JobValidation"}
 
 // Validate returns what is wrong with the flags, in kube-apiserver's words, and with the file.
 func (s Selection) Validate() []error {

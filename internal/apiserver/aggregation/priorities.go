@@ -32,6 +32,7 @@ var priorities = map[schema.GroupVersion]priority{
 	{Group: "apiextensions.k8s.io", Version: "v1"}:         {16700, 15},
 	{Group: "admissionregistration.k8s.io", Version: "v1"}: {16700, 15},
 	{Group: "scheduling.k8s.io", Version: "v1"}:            {16600, 15},
+	{Group: "scheduling.k8s.io", Version: "v1beta1"}:       {16600, 12},
 	{Group: "coordination.k8s.io", Version: "v1"}:          {16500, 15},
 	{Group: "node.k8s.io", Version: "v1"}:                  {16300, 15},
 	{Group: "discovery.k8s.io", Version: "v1"}:             {16200, 15},

@@ -60,6 +60,8 @@ type Config struct {
 	Policy map[string]Reached
 	// PriorityClasses means that those of the system are made.
 	PriorityClasses bool
+	// PodGroups means that pod groups are served.
+	PodGroups bool
 	// NodesJoin means that nodes join this server as those of Wherry do.
 	NodesJoin bool
 	// LocalStorage means that the class of local volumes is made, once.

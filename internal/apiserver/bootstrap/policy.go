@@ -19,6 +19,9 @@ import (
 // annotation rbac.authorization.kubernetes.io/autoupdate: "false" stays as it is.
 func (o *Objects) ensurePolicy(ctx context.Context) error {
 	all := []policy.Policy{policy.Default()}
+	if o.cfg.PodGroups {
+		all = append(all, policy.PodGroups())
+	}
 	if o.cfg.NodesJoin {
 		all = append(all, policy.Joining())
 	}

@@ -26,6 +26,8 @@ type Object interface {
 // Strategy is the behaviour of a resource (or its status endpoint) that is its own. A nil hook does
 // nothing. Hooks must not keep the objects.
 type Strategy[T Object] struct {
+	// Drop clears the fields of features that are off, before anything else. old is nil for a new object.
+	Drop func(obj, old T)
 	// Create normalises a new object, before validation.
 	Create func(ctx context.Context, obj T)
 	// Update normalises an object that replaces old, before validation.
@@ -78,12 +80,19 @@ func (s strategy[T]) AllowCreateOnUpdate(context.Context) bool      { return s.C
 func (s strategy[T]) AllowUnconditionalUpdate(context.Context) bool { return !s.NoUnconditionalUpdate }
 
 func (s strategy[T]) PrepareForCreate(ctx context.Context, obj runtime.Object) {
+	if s.Drop != nil {
+		var none T
+		s.Drop(obj.(T), none)
+	}
 	if s.Create != nil {
 		s.Create(ctx, obj.(T))
 	}
 }
 
 func (s strategy[T]) PrepareForUpdate(ctx context.Context, obj, old runtime.Object) {
+	if s.Drop != nil {
+		s.Drop(obj.(T), old.(T))
+	}
 	if s.Update != nil {
 		s.Update(ctx, obj.(T), old.(T))
 	}

@@ -34,6 +34,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
+	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
 	storagev1 "k8s.io/api/storage/v1"
 	storagemigrationv1 "k8s.io/api/storagemigration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -68,6 +69,7 @@ var Groups = []schema.GroupVersion{
 	rbacv1.SchemeGroupVersion,
 	resourcev1.SchemeGroupVersion,
 	schedulingv1.SchemeGroupVersion,
+	schedulingv1beta1.SchemeGroupVersion,
 	storagev1.SchemeGroupVersion,
 	storagemigrationv1.SchemeGroupVersion,
 }
@@ -82,7 +84,7 @@ func New() *runtime.Scheme {
 		coordinationv1.AddToScheme, discoveryv1.AddToScheme, eventsv1.AddToScheme, flowcontrolv1.AddToScheme, networkingv1.AddToScheme,
 		nodev1.AddToScheme, policyv1.AddToScheme, rbacv1.AddToScheme, resourcev1.AddToScheme, schedulingv1.AddToScheme,
 		storagev1.AddToScheme, storagemigrationv1.AddToScheme, metricsv1beta1.AddToScheme,
-		addEvents, addAutoscalers, addOptionConversions,
+		addEvents, addAutoscalers, addPodGroups, addOptionConversions,
 	)
 	utilruntime.Must(builder.AddToScheme(s))
 	versions := map[string][]schema.GroupVersion{}
@@ -93,6 +95,14 @@ func New() *runtime.Scheme {
 		utilruntime.Must(s.SetVersionPriority(versions[gv.Group]...))
 	}
 	return s
+}
+
+// addPodGroups adds what is new in v1beta1 of scheduling.k8s.io: its priority classes are those of v1, and no longer served.
+func addPodGroups(s *runtime.Scheme) error {
+	gv := schedulingv1beta1.SchemeGroupVersion
+	s.AddKnownTypes(gv, &schedulingv1beta1.Workload{}, &schedulingv1beta1.WorkloadList{}, &schedulingv1beta1.PodGroup{}, &schedulingv1beta1.PodGroupList{})
+	metav1.AddToGroupVersion(s, gv)
+	return nil
 }
 
 // Hub returns the internal version of a group.

@@ -92,7 +92,7 @@ func New(ctx context.Context, cfg Config, f informers.SharedInformerFactory) (*M
 			continue
 		}
 		if resource, lost := cfg.missing(r.name); lost {
-			klog.FromContext(ctx).Info("Controller does not run: the API server does not serve what it needs", "controller", r.name, "resource", resource.String())
+			klog.FromContext(ctx).V(verbosityOf(resource)).Info("Controller does not run: the API server does not serve what it needs", "controller", r.name, "resource", resource.String())
 			continue
 		}
 		p := &parts{Config: cfg, client: cfg.Reader, informers: f}
@@ -111,6 +111,15 @@ func New(ctx context.Context, cfg Config, f informers.SharedInformerFactory) (*M
 		}
 	}
 	return m, nil
+}
+
+// verbosityOf returns how much has to be told for a missing resource to be worth a word: beta versions are
+// off by default.
+func verbosityOf(r schema.GroupVersionResource) int {
+	if strings.Contains(r.Version, "beta") {
+		return 2
+	}
+	return 0
 }
 
 // Run runs the controllers until ctx ends, or one fails. Each waits for the informers that it reads.

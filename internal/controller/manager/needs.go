@@ -58,6 +58,7 @@ var needs = map[string][]schema.GroupVersionResource{
 	"persistentvolumeclaim-protection-controller":    core("pods", "persistentvolumeclaims"),
 	"persistentvolume-protection-controller":         core("persistentvolumes"),
 	"volumeattributesclass-protection-controller":    join(core("persistentvolumes", "persistentvolumeclaims"), of("storage.k8s.io/v1", "volumeattributesclasses")),
+	"podgroup-protection-controller":                 join(core("pods"), of("scheduling.k8s.io/v1beta1", "podgroups")),
 	"pod-garbage-collector-controller":               core("pods", "nodes"),
 	"ttl-after-finished-controller":                  batch("jobs"),
 	"legacy-serviceaccount-token-cleaner-controller": core("serviceaccounts", "secrets", "pods", "configmaps"),

@@ -4,10 +4,14 @@ import (
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
+	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"wherry.dev/internal/apiserver"
 )
 
 const gigabyte = "1Gi"
@@ -146,4 +150,55 @@ func TestAClassOfAttributesStaysWhileAVolumeHasIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	awaitGone(t, func() error { _, err := classes.Get(ctx, "gold", metav1.GetOptions{}); return err })
+}
+
+// A group stays while pods of it are not over; those that are over do not hold it, nor those of another namespace.
+func TestAPodGroupOutlivesItsPods(t *testing.T) {
+	c := startWith(t, func(cfg *apiserver.Config) { cfg.FeatureGates = map[string]bool{"GenericWorkload": true} }, nil, "podgroup-protection-controller")
+	c.account(t, "default")
+	ctx, groups, pods := t.Context(), c.SchedulingV1beta1().PodGroups("default"), c.CoreV1().Pods("default")
+	group := func(name string) *schedulingv1beta1.PodGroup {
+		g := &schedulingv1beta1.PodGroup{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		g.Spec.SchedulingPolicy.Basic = &schedulingv1beta1.BasicSchedulingPolicy{}
+		return g
+	}
+	member := func(name, group string) *v1.Pod {
+		p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1.PodSpec{NodeName: "n", Containers: []v1.Container{{Name: "c", Image: "i"}}}}
+		p.Spec.SchedulingGroup = &v1.PodSchedulingGroup{PodGroupName: &group}
+		return p
+	}
+	for _, name := range []string{"used", "free", "taken"} {
+		if _, err := groups.Create(ctx, group(name), metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, of := range map[string]string{"a": "used", "b": "used"} {
+		if _, err := pods.Create(ctx, member(name, of), metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// Whoever takes the finalizer off may do so: nobody gives it back.
+	taken, err := groups.Patch(ctx, "taken", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+	if err != nil || len(taken.Finalizers) != 0 {
+		t.Fatal(err, taken.Finalizers)
+	}
+	for _, name := range []string{"used", "free"} {
+		if err := groups.Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	awaitGone(t, func() error { _, err := groups.Get(ctx, "free", metav1.GetOptions{}); return err })
+	if err := pods.Delete(ctx, "a", metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}); err != nil {
+		t.Fatal(err)
+	}
+	if g, err := groups.Get(ctx, "used", metav1.GetOptions{}); err != nil || g.DeletionTimestamp == nil {
+		t.Fatalf("the group of a pod: %v, %v", g, err)
+	}
+	if _, err := pods.Patch(ctx, "b", types.MergePatchType, []byte(`{"status":{"phase":"Succeeded"}}`), metav1.PatchOptions{}, "status"); err != nil {
+		t.Fatal(err)
+	}
+	awaitGone(t, func() error { _, err := groups.Get(ctx, "used", metav1.GetOptions{}); return err })
+	if taken, err = groups.Get(ctx, "taken", metav1.GetOptions{}); err != nil || len(taken.Finalizers) != 0 {
+		t.Errorf("%v, %v", err, taken.Finalizers)
+	}
 }

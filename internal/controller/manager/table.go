@@ -126,6 +126,9 @@ var table = []row{
 	{"persistentvolume-protection-controller", "pv-protection-controller", plain(protection.NewForVolumes)},
 	{"volumeattributesclass-protection-controller", "volumeattributesclass-protection-controller", plain(protection.NewForAttributesClasses)},
 
+	// Pod groups, where they are served
+	{"podgroup-protection-controller", "podgroup-protection-controller", plain(protection.NewForPodGroups)},
+
 	// What removes things
 	{"pod-garbage-collector-controller", "pod-garbage-collector", buildPodGC},
 	{"ttl-after-finished-controller", "ttl-after-finished-controller", buildTTL},

@@ -1,7 +1,8 @@
-// Package protection keeps storage objects that were deleted while something still uses them: a claim
-// while a pod has it, a volume while it is bound, a class of volume attributes while a claim or a volume
-// names it. Admission (StorageObjectInUseProtection) gives them a finalizer; the controllers remove it
-// from a deleted object that nothing uses, and add it to objects that were made without it.
+// Package protection keeps objects that were deleted while something still uses them: a claim while a pod
+// has it, a volume while it is bound, a class of volume attributes while a claim or a volume names it, a
+// pod group while pods of it run. Admission (StorageObjectInUseProtection, PodGroupProtection) gives them a
+// finalizer; the controllers remove it from a deleted object that nothing uses, and add it to storage objects
+// that were made without it.
 package protection
 
 import (
@@ -15,11 +16,13 @@ import (
 	"wherry.dev/internal/controller"
 )
 
-// Controller protects the objects of one kind. Create one with NewForClaims, NewForVolumes or
-// NewForAttributesClasses.
+// Controller protects the objects of one kind. Create one with NewForClaims, NewForVolumes,
+// NewForAttributesClasses or NewForPodGroups.
 type Controller struct {
 	guard
 	loop *controller.Loop
+	// given: admission alone gives the finalizer, and who takes it off may do so.
+	given bool
 }
 
 // guard is what is particular to a kind.
@@ -44,9 +47,15 @@ func (c *Controller) Run(ctx context.Context) error { return c.loop.Run(ctx) }
 
 // changed wakes an object that lacks its finalizer, or may be one to lose it.
 func (c *Controller) changed(old, obj any) {
-	if m, ok := obj.(metav1.Object); ok && (m.GetDeletionTimestamp() != nil) == c.protected(m) {
+	if m, ok := obj.(metav1.Object); ok && c.due(m) {
 		c.loop.AddObject(old, obj)
 	}
+}
+
+// due reports whether there may be something to do: a deleted object has the finalizer, or another one lacks it.
+func (c *Controller) due(obj metav1.Object) bool {
+	deleted := obj.GetDeletionTimestamp() != nil
+	return deleted == c.protected(obj) && (deleted || !c.given)
 }
 
 func (c *Controller) protected(obj metav1.Object) bool {
@@ -61,11 +70,10 @@ func (c *Controller) reconcile(ctx context.Context, key string) error {
 	if err != nil {
 		return err
 	}
-	deleted := obj.GetDeletionTimestamp() != nil
-	if deleted != c.protected(obj) {
+	if !c.due(obj) {
 		return nil
 	}
-	if !deleted {
+	if obj.GetDeletionTimestamp() == nil {
 		obj.SetFinalizers(append(obj.GetFinalizers(), c.finalizer()))
 		return c.write(ctx, key, obj)
 	}

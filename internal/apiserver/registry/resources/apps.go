@@ -19,7 +19,7 @@ import (
 	"wherry.dev/internal/apiserver/registry/printers"
 )
 
-func replicaSets() registry.Row[*appsv1.ReplicaSet] {
+func replicaSets(deps Deps) registry.Row[*appsv1.ReplicaSet] {
 	type rs = *appsv1.ReplicaSet
 	template := func(r rs) *corev1.PodTemplateSpec { return &r.Spec.Template }
 	return registry.Row[rs]{
@@ -35,6 +35,7 @@ func replicaSets() registry.Row[*appsv1.ReplicaSet] {
 		Table:      printers.ReplicaSets,
 		CheckName:  apivalidation.NameIsDNSSubdomain,
 		Strategy: registry.Strategy[rs]{
+			Drop:   dropIn(deps.Features, template),
 			Create: func(_ context.Context, r rs) { r.Status, r.Generation = appsv1.ReplicaSetStatus{}, 1 },
 			Update: func(_ context.Context, r, old rs) {
 				r.Status = old.Status
@@ -64,7 +65,7 @@ func replicaSets() registry.Row[*appsv1.ReplicaSet] {
 	}
 }
 
-func deployments() registry.Row[*appsv1.Deployment] {
+func deployments(deps Deps) registry.Row[*appsv1.Deployment] {
 	type deployment = *appsv1.Deployment
 	template := func(d deployment) *corev1.PodTemplateSpec { return &d.Spec.Template }
 	return registry.Row[deployment]{
@@ -80,6 +81,7 @@ func deployments() registry.Row[*appsv1.Deployment] {
 		Table:      printers.Deployments,
 		CheckName:  apivalidation.NameIsDNSSubdomain,
 		Strategy: registry.Strategy[deployment]{
+			Drop:   dropIn(deps.Features, template),
 			Create: func(_ context.Context, d deployment) { d.Status, d.Generation = appsv1.DeploymentStatus{}, 1 },
 			Update: func(_ context.Context, d, old deployment) {
 				d.Status = old.Status
@@ -128,8 +130,9 @@ func warnOfChangedTemplate[T registry.Object](template func(T) *corev1.PodTempla
 	}
 }
 
-func daemonSets() registry.Row[*appsv1.DaemonSet] {
+func daemonSets(deps Deps) registry.Row[*appsv1.DaemonSet] {
 	type ds = *appsv1.DaemonSet
+	template := func(d ds) *corev1.PodTemplateSpec { return &d.Spec.Template }
 	return registry.Row[ds]{
 		Resource:   gvr(appsv1.SchemeGroupVersion, "daemonsets"),
 		Kind:       "DaemonSet",
@@ -143,6 +146,7 @@ func daemonSets() registry.Row[*appsv1.DaemonSet] {
 		Table:      printers.DaemonSets,
 		CheckName:  apivalidation.NameIsDNSSubdomain,
 		Strategy: registry.Strategy[ds]{
+			Drop: dropIn(deps.Features, template),
 			Create: func(_ context.Context, d ds) {
 				d.Status, d.Generation = appsv1.DaemonSetStatus{}, 1
 				setTemplateGeneration(d, max(templateGeneration(d), 1))
@@ -194,8 +198,9 @@ func setTemplateGeneration(d *appsv1.DaemonSet, n int64) {
 	metav1.SetMetaDataAnnotation(&d.ObjectMeta, appsv1.DeprecatedTemplateGeneration, strconv.FormatInt(n, 10))
 }
 
-func statefulSets() registry.Row[*appsv1.StatefulSet] {
+func statefulSets(deps Deps) registry.Row[*appsv1.StatefulSet] {
 	type sts = *appsv1.StatefulSet
+	template := func(s sts) *corev1.PodTemplateSpec { return &s.Spec.Template }
 	return registry.Row[sts]{
 		Resource:   gvr(appsv1.SchemeGroupVersion, "statefulsets"),
 		Kind:       "StatefulSet",
@@ -209,6 +214,7 @@ func statefulSets() registry.Row[*appsv1.StatefulSet] {
 		Table:      printers.StatefulSets,
 		CheckName:  apivalidation.NameIsDNSLabel,
 		Strategy: registry.Strategy[sts]{
+			Drop:   dropIn(deps.Features, template),
 			Create: func(_ context.Context, s sts) { s.Status, s.Generation = appsv1.StatefulSetStatus{}, 1 },
 			Update: func(_ context.Context, s, old sts) {
 				s.Status = old.Status
@@ -220,7 +226,7 @@ func statefulSets() registry.Row[*appsv1.StatefulSet] {
 			WarnNew: func(_ context.Context, s sts) []string {
 				return pod.TemplateWarnings(templatePath, &s.Spec.Template)
 			},
-			WarnUpdate: warnOfChangedTemplate(func(s sts) *corev1.PodTemplateSpec { return &s.Spec.Template }),
+			WarnUpdate: warnOfChangedTemplate(template),
 			Reset:      []string{"status"},
 		},
 		Status: &registry.Strategy[sts]{

@@ -24,7 +24,7 @@ import (
 	"wherry.dev/internal/apiserver/registry/printers"
 )
 
-func jobs() registry.Row[*batchv1.Job] {
+func jobs(deps Deps) registry.Row[*batchv1.Job] {
 	type job = *batchv1.Job
 	spec := field.NewPath("spec")
 	return registry.Row[job]{
@@ -39,14 +39,13 @@ func jobs() registry.Row[*batchv1.Job] {
 		Table:      printers.Jobs,
 		CheckName:  apivalidation.NameIsDNSSubdomain,
 		Strategy: registry.Strategy[job]{
+			Drop: deps.Features.Job,
 			Create: func(_ context.Context, j job) {
 				generateSelector(j)
 				j.Status, j.Generation = batchv1.JobStatus{}, 1
-				dropScheduling(&j.Spec, nil)
 			},
 			Update: func(_ context.Context, j, old job) {
 				j.Status = old.Status
-				dropScheduling(&j.Spec, &old.Spec)
 				bump(j, old, !apiequality.Semantic.DeepEqual(j.Spec, old.Spec))
 			},
 			Validate:       onCreate(validation.Job),
@@ -106,13 +105,6 @@ func withDefaults(m, values map[string]string) map[string]string {
 	return m
 }
 
-// dropScheduling clears a field that is off by default (WorkloadWithJob), unless it has been in use.
-func dropScheduling(s, old *batchv1.JobSpec) {
-	if old == nil || old.Scheduling == nil {
-		s.Scheduling = nil
-	}
-}
-
 func jobWarnings(at *field.Path, s *batchv1.JobSpec) []string {
 	const many, tooMany = 100_000, 10_000
 	var out []string
@@ -146,7 +138,7 @@ func warnOfPods(ctx context.Context, opts *metav1.DeleteOptions) {
 		"set propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning")
 }
 
-func cronJobs() registry.Row[*batchv1.CronJob] {
+func cronJobs(deps Deps) registry.Row[*batchv1.CronJob] {
 	type cronJob = *batchv1.CronJob
 	job := field.NewPath("spec", "jobTemplate", "spec")
 	return registry.Row[cronJob]{
@@ -161,13 +153,12 @@ func cronJobs() registry.Row[*batchv1.CronJob] {
 		Table:      printers.CronJobs,
 		CheckName:  apivalidation.NameIsDNSSubdomain,
 		Strategy: registry.Strategy[cronJob]{
+			Drop: deps.Features.CronJob,
 			Create: func(_ context.Context, j cronJob) {
 				j.Status, j.Generation = batchv1.CronJobStatus{}, 1
-				dropScheduling(&j.Spec.JobTemplate.Spec, nil)
 			},
 			Update: func(_ context.Context, j, old cronJob) {
 				j.Status = old.Status
-				dropScheduling(&j.Spec.JobTemplate.Spec, &old.Spec.JobTemplate.Spec)
 				bump(j, old, !apiequality.Semantic.DeepEqual(j.Spec, old.Spec))
 			},
 			Validate:       onCreate(validation.CronJob),

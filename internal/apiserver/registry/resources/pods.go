@@ -30,6 +30,7 @@ func pods(deps Deps) registry.Row[*corev1.Pod] {
 		Table:      printers.Pods,
 		CheckName:  apivalidation.NameIsDNSSubdomain,
 		Strategy: registry.Strategy[*corev1.Pod]{
+			Drop:           deps.Features.Pod,
 			Create:         pod.PrepareCreate,
 			Update:         pod.PrepareUpdate,
 			Validate:       onCreate(validation.PodCreate),
@@ -60,6 +61,7 @@ func pods(deps Deps) registry.Row[*corev1.Pod] {
 				"log":      pod.NewLog(row.Main, deps.Kubelets),
 				"eviction": pod.NewEviction(row.Main.Store, row.Status.Store(), deps.Lookup),
 				"ephemeralcontainers": row.Update(registry.Strategy[*corev1.Pod]{
+					Drop:           deps.Features.Pod,
 					Update:         pod.PrepareEphemeralContainers,
 					ValidateUpdate: onUpdate(validation.PodEphemeralContainers),
 				}),

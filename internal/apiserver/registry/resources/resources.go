@@ -6,6 +6,7 @@ import (
 	"context"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -14,6 +15,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/request"
 
+	"wherry.dev/internal/api/gated"
 	"wherry.dev/internal/apiserver/auth"
 	"wherry.dev/internal/apiserver/registry"
 	"wherry.dev/internal/apiserver/registry/node"
@@ -30,15 +32,16 @@ type Deps struct {
 	Auth     *auth.Auth
 	Mapper   meta.RESTMapper // of everything that is served here
 	EventTTL time.Duration
+	Features gated.Features // those that are on
 }
 
 // All returns the rows of all stored resources.
 func All(deps Deps) []registry.Definition {
-	return []registry.Definition{
+	all := []registry.Definition{
 		pods(deps), nodes(deps), namespaces(), events(deps), configMaps(), secrets(), serviceAccounts(deps),
-		services(deps), endpoints(), limitRanges(), resourceQuotas(), persistentVolumes(), persistentVolumeClaims(),
-		replicaSets(), deployments(), daemonSets(), statefulSets(), controllerRevisions(), jobs(), cronJobs(),
-		replicationControllers(), podTemplates(), podDisruptionBudgets(),
+		services(deps), endpoints(), limitRanges(), resourceQuotas(), persistentVolumes(), persistentVolumeClaims(deps),
+		replicaSets(deps), deployments(deps), daemonSets(deps), statefulSets(deps), controllerRevisions(), jobs(deps), cronJobs(deps),
+		replicationControllers(deps), podTemplates(deps), podDisruptionBudgets(),
 		leases(), endpointSlices(), runtimeClasses(), priorityClasses(),
 		certificateSigningRequests(), clusterTrustBundles(), podCertificateRequests(deps), storageClasses(), volumeAttachments(), csiNodes(), csiDrivers(),
 		csiStorageCapacities(), volumeAttributesClasses(),
@@ -48,6 +51,23 @@ func All(deps Deps) []registry.Definition {
 		roles(deps), clusterRoles(deps), roleBindings(deps), clusterRoleBindings(deps),
 		mutatingWebhookConfigurations(), validatingWebhookConfigurations(), validatingAdmissionPolicies(deps),
 		validatingAdmissionPolicyBindings(deps), mutatingAdmissionPolicies(deps), mutatingAdmissionPolicyBindings(deps),
+	}
+	if deps.Features.PodGroups {
+		all = append(all, workloads(deps.Features), podGroups(deps.Features))
+	}
+	return all
+}
+
+// dropIn is the hook of kinds that have a template of pods, which may be nil.
+func dropIn[T any, PT interface {
+	*T
+	registry.Object
+}](f gated.Features, template func(PT) *corev1.PodTemplateSpec) func(obj, old PT) {
+	return func(obj, old PT) {
+		if old == nil {
+			old = new(T)
+		}
+		f.Template(template(obj), template(old))
 	}
 }
 

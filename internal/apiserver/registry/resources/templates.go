@@ -18,7 +18,7 @@ import (
 	"wherry.dev/internal/apiserver/registry/printers"
 )
 
-func replicationControllers() registry.Row[*corev1.ReplicationController] {
+func replicationControllers(deps Deps) registry.Row[*corev1.ReplicationController] {
 	type rc = *corev1.ReplicationController
 	template := func(r rc) *corev1.PodTemplateSpec {
 		if r.Spec.Template == nil {
@@ -38,6 +38,7 @@ func replicationControllers() registry.Row[*corev1.ReplicationController] {
 		Table:      printers.ReplicationControllers,
 		CheckName:  apivalidation.NameIsDNSSubdomain,
 		Strategy: registry.Strategy[rc]{
+			Drop:   dropIn(deps.Features, template),
 			Create: func(_ context.Context, r rc) { r.Status, r.Generation = corev1.ReplicationControllerStatus{}, 1 },
 			Update: func(_ context.Context, r, old rc) {
 				r.Status = old.Status
@@ -68,7 +69,7 @@ func replicationControllers() registry.Row[*corev1.ReplicationController] {
 	}
 }
 
-func podTemplates() registry.Row[*corev1.PodTemplate] {
+func podTemplates(deps Deps) registry.Row[*corev1.PodTemplate] {
 	type template = *corev1.PodTemplate
 	at := field.NewPath("template")
 	return registry.Row[template]{
@@ -81,6 +82,7 @@ func podTemplates() registry.Row[*corev1.PodTemplate] {
 		Table:      printers.PodTemplates,
 		CheckName:  apivalidation.NameIsDNSSubdomain,
 		Strategy: registry.Strategy[template]{
+			Drop:   dropIn(deps.Features, func(t template) *corev1.PodTemplateSpec { return &t.Template }),
 			Create: func(_ context.Context, t template) { t.Generation = 1 },
 			Update: func(_ context.Context, t, old template) {
 				bump(t, old, !apiequality.Semantic.DeepEqual(t.Template, old.Template))

@@ -60,7 +60,7 @@ func noteTransition(now, was *corev1.PersistentVolumeStatus) {
 	}
 }
 
-func persistentVolumeClaims() registry.Row[*corev1.PersistentVolumeClaim] {
+func persistentVolumeClaims(deps Deps) registry.Row[*corev1.PersistentVolumeClaim] {
 	return registry.Row[*corev1.PersistentVolumeClaim]{
 		Resource:   gvr(corev1.SchemeGroupVersion, "persistentvolumeclaims"),
 		Kind:       "PersistentVolumeClaim",
@@ -86,6 +86,7 @@ func persistentVolumeClaims() registry.Row[*corev1.PersistentVolumeClaim] {
 			Reset:          []string{"status"},
 		},
 		Status: &registry.Strategy[*corev1.PersistentVolumeClaim]{
+			Drop:           deps.Features.ClaimStatus,
 			Update:         func(_ context.Context, c, old *corev1.PersistentVolumeClaim) { c.Spec = old.Spec },
 			ValidateUpdate: onUpdate(validation.PersistentVolumeClaimStatus),
 			Reset:          []string{"spec"},

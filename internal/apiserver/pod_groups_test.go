@@ -1,0 +1,161 @@
+package apiserver
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/ptr"
+)
+
+// withPodGroups is a change of a test's configuration.
+func withPodGroups(c *Config) { c.FeatureGates = map[string]bool{"kube:GenericWorkload": true} }
+
+func member(name, group string) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{
+		Containers:      []corev1.Container{{Name: "c", Image: "i"}},
+		SchedulingGroup: &corev1.PodSchedulingGroup{PodGroupName: &group},
+	}}
+}
+
+// Without the gate there are no groups, and pods do not have any, even if somebody asks for the API.
+func TestNoPodGroupsWithoutTheGate(t *testing.T) {
+	dir := t.TempDir()
+	s, stop := run(t, dir, without(t, "scheduling.k8s.io/v1beta1=true"))
+	c := admin(t, s)
+	answers(t, c, map[string]int{"/apis/scheduling.k8s.io/v1beta1": 404, "/apis/scheduling.k8s.io/v1beta1/podgroups": 404, "/apis/scheduling.k8s.io/v1": 200})
+	if s.Serves(schedulingv1beta1.SchemeGroupVersion.WithResource("podgroups")) {
+		t.Error("it serves pod groups")
+	}
+	makeAccount(t, s)
+	p, err := c.CoreV1().Pods("default").Create(t.Context(), member("p", "g"), metav1.CreateOptions{})
+	if err != nil || p.Spec.SchedulingGroup != nil {
+		t.Errorf("%v, %+v", err, p)
+	}
+	stop()
+
+	s, stop = run(t, dir, withPodGroups, without(t, "scheduling.k8s.io/v1beta1=false"))
+	answers(t, admin(t, s), map[string]int{"/apis/scheduling.k8s.io/v1beta1": 404})
+	stop()
+}
+
+func TestPodGroups(t *testing.T) {
+	dir := t.TempDir()
+	s, stop := run(t, dir, withPodGroups)
+	makeAccount(t, s)
+	c, ctx := admin(t, s), t.Context()
+	classes, groups := c.SchedulingV1().PriorityClasses(), c.SchedulingV1beta1().PodGroups("default")
+	for _, pc := range []*schedulingv1.PriorityClass{
+		{ObjectMeta: metav1.ObjectMeta{Name: "high"}, Value: 1000}, {ObjectMeta: metav1.ObjectMeta{Name: "usual"}, Value: 10, GlobalDefault: true},
+	} {
+		if _, err := classes.Create(ctx, pc, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w := &schedulingv1beta1.Workload{ObjectMeta: metav1.ObjectMeta{Name: "w"}}
+	w.Spec.PodGroupTemplates = []schedulingv1beta1.PodGroupTemplate{{Name: "t", SchedulingPolicy: gangOf(2)}}
+	if _, err := c.SchedulingV1beta1().Workloads("default").Create(ctx, w, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+
+	g := &schedulingv1beta1.PodGroup{ObjectMeta: metav1.ObjectMeta{Name: "g"}, Spec: schedulingv1beta1.PodGroupSpec{
+		SchedulingPolicy: gangOf(2), PriorityClassName: "high",
+		WorkloadRef:                 &schedulingv1beta1.WorkloadReference{WorkloadName: "w", TemplateName: "t"},
+		ParentCompositePodGroupName: new("parent"),
+	}, Status: schedulingv1beta1.PodGroupStatus{Conditions: []metav1.Condition{{Type: "Forged", Status: "True"}}}}
+	g, err := groups.Create(ctx, g, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(g.Finalizers) != 1 || g.Finalizers[0] != "scheduling.k8s.io/podgroup-protection" {
+		t.Errorf("finalizers %v", g.Finalizers)
+	}
+	if s := g.Spec; s.Priority == nil || *s.Priority != 1000 || s.DisruptionMode == nil || s.DisruptionMode.Single == nil || s.ParentCompositePodGroupName != nil {
+		t.Errorf("spec %+v", s)
+	}
+	if len(g.Status.Conditions) != 0 {
+		t.Errorf("status %+v", g.Status)
+	}
+	usual, err := groups.Create(ctx, groupOf("usual"), metav1.CreateOptions{})
+	if err != nil || usual.Spec.PriorityClassName != "usual" || *usual.Spec.Priority != 10 {
+		t.Errorf("%v, %+v", err, usual)
+	}
+	refusedGroups(t, c)
+
+	// The status has an endpoint of its own, and changes nothing else.
+	g.Status.Conditions = []metav1.Condition{{Type: "PodGroupInitiallyScheduled", Status: "True", Reason: "Scheduled", LastTransitionTime: metav1.Now()}}
+	g.Spec.SchedulingPolicy.Gang.MinCount, g.Labels = 9, map[string]string{"a": "b"}
+	if g, err = groups.UpdateStatus(ctx, g, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if len(g.Status.Conditions) != 1 || g.Spec.SchedulingPolicy.Gang.MinCount != 2 || g.Labels != nil {
+		t.Errorf("%+v", g)
+	}
+	g.Status, g.Spec.SchedulingPolicy.Gang.MinCount = schedulingv1beta1.PodGroupStatus{}, 3
+	if g, err = groups.Update(ctx, g, metav1.UpdateOptions{}); err != nil || len(g.Status.Conditions) != 1 || g.Spec.SchedulingPolicy.Gang.MinCount != 3 {
+		t.Errorf("%v, %+v", err, g)
+	}
+	if _, err := c.CoreV1().Pods("default").Create(ctx, member("p", "g"), metav1.CreateOptions{}); err != nil {
+		t.Error(err)
+	}
+	if _, err := c.CoreV1().Pods("default").Create(ctx, member("q", "Not_A_Name"), metav1.CreateOptions{}); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "spec.schedulingGroup.podGroupName") {
+		t.Errorf("a pod of a group that cannot be: %v", err)
+	}
+	if text := aggregatedDiscovery(t, c); !strings.Contains(text, `"podgroups"`) || !strings.Contains(text, `"workloads"`) {
+		t.Errorf("discovery lacks them")
+	}
+	rights, err := c.RbacV1().ClusterRoles().Get(ctx, "system:kube-scheduler", metav1.GetOptions{})
+	if err != nil || !strings.Contains(rights.String(), "podgroups/status") {
+		t.Errorf("the scheduler's rights: %v, %v", rights, err)
+	}
+	stop()
+
+	// Off again: what is stored stays, and a pod keeps its group.
+	s, stop = run(t, dir)
+	c = admin(t, s)
+	p, err := c.CoreV1().Pods("default").Patch(ctx, "p", types.MergePatchType, []byte(`{"metadata":{"labels":{"x":"y"}}}`), metav1.PatchOptions{})
+	if err != nil || p.Spec.SchedulingGroup == nil {
+		t.Errorf("%v, %+v", err, p)
+	}
+	stop()
+	s, stop = run(t, dir, withPodGroups)
+	defer stop()
+	if g, err := admin(t, s).SchedulingV1beta1().PodGroups("default").Get(ctx, "g", metav1.GetOptions{}); err != nil || g.Spec.SchedulingPolicy.Gang.MinCount != 3 {
+		t.Errorf("what was stored: %v, %+v", err, g)
+	}
+}
+
+func gangOf(n int32) schedulingv1beta1.PodGroupSchedulingPolicy {
+	return schedulingv1beta1.PodGroupSchedulingPolicy{Gang: &schedulingv1beta1.GangSchedulingPolicy{MinCount: n}}
+}
+
+func groupOf(name string) *schedulingv1beta1.PodGroup {
+	return &schedulingv1beta1.PodGroup{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: schedulingv1beta1.PodGroupSpec{SchedulingPolicy: gangOf(1)}}
+}
+
+func refusedGroups(t *testing.T, c kubernetes.Interface) {
+	t.Helper()
+	for want, change := range map[string]func(*schedulingv1beta1.PodGroup){
+		"no PriorityClass with name none was found": func(g *schedulingv1beta1.PodGroup) { g.Spec.PriorityClassName = "none" },
+		"must match the priority computed (1000)": func(g *schedulingv1beta1.PodGroup) {
+			g.Spec.PriorityClassName, g.Spec.Priority = "high", ptr.To[int32](5)
+		},
+		"must be less than or equal to 1000000000":   func(g *schedulingv1beta1.PodGroup) { g.Spec.PriorityClassName = "system-node-critical" },
+		"must specify one of: `basic`, `gang`":       func(g *schedulingv1beta1.PodGroup) { g.Spec.SchedulingPolicy.Gang = nil },
+		"spec.schedulingPolicy.gang.minCount: Requ":  func(g *schedulingv1beta1.PodGroup) { g.Spec.SchedulingPolicy = gangOf(0) },
+		"a lowercase RFC 1123 subdomain must consis": func(g *schedulingv1beta1.PodGroup) { g.Name = "A" },
+	} {
+		g := groupOf("wrong")
+		change(g)
+		if _, err := c.SchedulingV1beta1().PodGroups("default").Create(context.Background(), g, metav1.CreateOptions{}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+}
