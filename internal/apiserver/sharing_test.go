@@ -51,7 +51,7 @@ func TestNobodyChangesWhatIsShared(t *testing.T) {
 		seed = n
 	}
 	dir := t.TempDir()
-	s, stop := run(t, dir)
+	s, stop := run(t, dir, withPodGroups)
 	makeAccount(t, s)
 	f := newFuzzer(t, s, 1)
 	f.endpoints = slices.DeleteFunc(f.endpoints, func(e endpoint) bool {
@@ -92,7 +92,7 @@ func TestNobodyChangesWhatIsShared(t *testing.T) {
 	inside.have(cached)
 	inside.stop()
 	stop()
-	s, stop = run(t, dir)
+	s, stop = run(t, dir, withPodGroups)
 	defer stop()
 	read := f.stored(s)
 	if len(cached) == 0 {

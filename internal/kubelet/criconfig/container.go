@@ -3,6 +3,7 @@ package criconfig
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -33,6 +34,10 @@ type ContainerInput struct {
 	PageSizes []string
 	// Swap that the container may use; nil if it cannot be limited.
 	Swap *Swap
+	// MemoryQoS is what the kernel is told of the memory; nil without cgroup v2. Allocatable is the node's memory for pods, in
+	// bytes.
+	MemoryQoS   *MemoryQoS
+	Allocatable int64
 	// OOMGroup: if one process runs out of memory, all of the container's are killed (cgroup v2).
 	OOMGroup bool
 	Dirs     Dirs
@@ -125,12 +130,14 @@ func Container(in ContainerInput) (*runtimeapi.ContainerConfig, error) {
 
 // unified returns the settings that only cgroup v2 has.
 func (in *ContainerInput) unified() map[string]string {
-	s := in.Swap.settings(in.Pod, in.Container, in.NodeMemory)
+	s := map[string]string{}
+	maps.Copy(s, in.Swap.settings(in.Pod, in.Container, in.NodeMemory))
+	maps.Copy(s, in.MemoryQoS.container(in.Pod, in.Container, in.Allocatable))
 	if in.OOMGroup {
-		if s == nil {
-			s = map[string]string{}
-		}
 		s["memory.oom.group"] = "1"
+	}
+	if len(s) == 0 {
+		return nil
 	}
 	return s
 }
