@@ -260,7 +260,7 @@ func (k *Kubelet) build(ctx context.Context) error {
 		return err
 	}
 	k.groups = podcgroups.New(podcgroups.Config{
-		Tree: k.deps.Cgroups, Layout: k.layout, Kubelet: k.cfg, Node: k.node.Node, Events: k.events, Ref: k.node.Ref,
+		Tree: k.deps.Cgroups, Layout: k.layout, Kubelet: k.cfg, MemoryQoS: podcgroups.MemoryQoS(&k.cfg), Node: k.node.Node, Events: k.events, Ref: k.node.Ref,
 	})
 	k.prober = prober.New(k.deps.Runtime, k.events, pods.Wake, metrics.ProbeMeter{})
 	k.admission = admission.New(k.admissionConfig(), pods)
@@ -399,7 +399,8 @@ func (k *Kubelet) opsConfig() podops.Config {
 		Layout: k.layout, PidsLimit: ptr.Deref(k.cfg.PodPidsLimit, -1), ClusterDNS: k.cfg.ClusterDNS, NoClusterDNS: k.cfg.NoClusterDNS,
 		ClusterDomain: k.cfg.ClusterDomain, HostIPs: k.hostIPs, ResolvConf: ptr.Deref(k.cfg.ResolverConfig, ""),
 		SeccompDefault: ptr.Deref(k.cfg.SeccompDefault, false), CFS: criconfig.CFS{Off: !ptr.Deref(k.cfg.CPUCFSQuota, true), Period: k.cfg.CPUCFSQuotaPeriod.Duration},
-		MaxPulls: k.maxPulls(), PullQPS: ptr.Deref(k.cfg.RegistryPullQPS, 0), PullBurst: k.cfg.RegistryBurst, Swap: podcgroups.Swap(&k.cfg, k.node.Node()), OOMGroup: podcgroups.OOMGroup(&k.cfg), Sysctls: k.cfg.DefaultPodSysctls, DockerConfig: filepath.Join(k.cfg.RootDir, "config.json"),
+		MaxPulls: k.maxPulls(), PullQPS: ptr.Deref(k.cfg.RegistryPullQPS, 0), PullBurst: k.cfg.RegistryBurst, Swap: podcgroups.Swap(&k.cfg, k.node.Node()),
+		MemoryQoS: podcgroups.MemoryQoS(&k.cfg), OOMGroup: podcgroups.OOMGroup(&k.cfg), Sysctls: k.cfg.DefaultPodSysctls, DockerConfig: filepath.Join(k.cfg.RootDir, "config.json"),
 	}
 }
 

@@ -238,6 +238,8 @@ func TestBadConfigurationIsRefused(t *testing.T) {
 		"max pods":    {"", "--max-pods=-1", "invalid configuration: maxPods (--max-pods) -1 must not be a negative number"},
 		"image age":   {head + "imageMaximumGCAge: 1m\n", "", "imageMaximumGCAge 1m0s must be greater than imageMinimumGCAge 2m0s"},
 		"images gc":   {head + "imageGCLowThresholdPercent: 90\n", "", "must be less than imageGCHighThresholdPercent"},
+		"throttling":  {head + "memoryThrottlingFactor: 1.5\n", "", "memoryThrottlingFactor 1.5 must be greater than 0 and less than or equal to 1.0"},
+		"reservation": {head + "memoryReservationPolicy: Some\n", "", `option "Some" specified for memoryReservationPolicy. Valid options are "None" or "TieredReservation"`},
 		"swap":        {head + "memorySwap: {swapBehavior: Much}\n", "", `memorySwap.swapBehavior "Much" must be one of: "", "LimitedSwap" or "NoSwap"`},
 		"enforce":     {"", "--enforce-node-allocatable=all", `option "all" specified for enforceNodeAllocatable`},
 		"shutdown":    {head + "shutdownGracePeriod: 10s\nshutdownGracePeriodCriticalPods: 20s\n", "", "shutdownGracePeriodCriticalPods 20s must be <= shutdownGracePeriod 10s"},

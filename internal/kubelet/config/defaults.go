@@ -157,6 +157,5 @@ func defaultManagers(k *kubeletconfig.KubeletConfiguration) {
 	defPtr(&k.MakeIPTablesUtilChains, true)
 	defPtr(&k.IPTablesMasqueradeBit, 14)
 	defPtr(&k.IPTablesDropBit, 15)
-	defPtr(&k.MemoryThrottlingFactor, 0.9)
 	def(&k.MemoryReservationPolicy, kubeletconfig.NoneMemoryReservationPolicy)
 }

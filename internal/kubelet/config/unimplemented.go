@@ -22,9 +22,9 @@ import (
 // its own (4h here as in containerd); upstream's kubelet does not read it either.
 var unimplementedFields = map[string]string{
 	"cpuManagerReconcilePeriod": "--cpu-manager-reconcile-period",
-	"qosReserved":               "--qos-reserved", "memoryThrottlingFactor": "", "memoryReservationPolicy": "",
-	"kernelMemcgNotification": "--kernel-memcg-notification",
-	"kubeletCgroups":          "--kubelet-cgroups", "systemCgroups": "--system-cgroups",
+	"qosReserved":               "--qos-reserved",
+	"kernelMemcgNotification":   "--kernel-memcg-notification",
+	"kubeletCgroups":            "--kubelet-cgroups", "systemCgroups": "--system-cgroups",
 	"streamingConnectionIdleTimeout": "--streaming-connection-idle-timeout",
 	"volumePluginDir":                "--volume-plugin-dir", "enableControllerAttachDetach": "--enable-controller-attach-detach",
 	"hairpinMode": "--hairpin-mode", "makeIPTablesUtilChains": "--make-iptables-util-chains",

@@ -191,6 +191,12 @@ func (c *Config) validateNumbers(p *problems) {
 	default:
 		p.check(period >= time.Millisecond && period <= time.Second, "cpuCFSQuotaPeriod (--cpu-cfs-quota-period) %v must be between 1ms and 1sec, inclusive", *k.CPUCFSQuotaPeriod)
 	}
+	if f := k.MemoryThrottlingFactor; f != nil {
+		p.check(*f > 0 && *f <= 1, "memoryThrottlingFactor %v must be greater than 0 and less than or equal to 1.0", *f)
+	}
+	p.check(k.MemoryReservationPolicy == kubeletconfig.NoneMemoryReservationPolicy || k.MemoryReservationPolicy == kubeletconfig.TieredReservationMemoryReservationPolicy,
+		"option %q specified for memoryReservationPolicy. Valid options are %q or %q", k.MemoryReservationPolicy,
+		kubeletconfig.NoneMemoryReservationPolicy, kubeletconfig.TieredReservationMemoryReservationPolicy)
 	p.check(k.NodeLeaseDurationSeconds > 0, "nodeLeaseDurationSeconds must be greater than 0")
 	p.check(*k.NodeStatusMaxImages >= -1, "nodeStatusMaxImages (--node-status-max-images) %v must be -1 or greater", *k.NodeStatusMaxImages)
 	p.check(*k.OOMScoreAdj >= -1000 && *k.OOMScoreAdj <= 1000, "oomScoreAdj (--oom-score-adj) %v must be between -1000 and 1000, inclusive", *k.OOMScoreAdj)

@@ -40,17 +40,15 @@ func (q *MemoryQoS) container(pod *v1.Pod, c *v1.Container, allocatable int64) m
 	if limit == 0 {
 		most = allocatable
 	}
-	if q.Throttling > 0 && request != limit || q.Throttling > 0 && limit == 0 {
-		page := int64(os.Getpagesize())
-		if high := int64(float64(request)+float64(most-request)*q.Throttling) / page * page; high > request {
-			out = with(out, MemoryHigh, high)
-		}
+	page := int64(os.Getpagesize())
+	if high := int64(float64(request)+float64(most-request)*q.Throttling) / page * page; q.Throttling > 0 && high > request {
+		out = with(out, MemoryHigh, high)
 	}
 	return out
 }
 
-// pod returns settings of a pod's cgroup.
-func (q *MemoryQoS) pod(pod *v1.Pod) map[string]string {
+// Pod returns settings of a pod's cgroup.
+func (q *MemoryQoS) Pod(pod *v1.Pod) map[string]string {
 	if q == nil {
 		return nil
 	}

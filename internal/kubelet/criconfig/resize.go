@@ -2,6 +2,7 @@ package criconfig
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
@@ -22,9 +23,9 @@ type ResizeStep struct {
 
 // ResizeSteps returns the steps from a pod's old resources to its new ones, in an order in which no
 // container's limit ever exceeds its pod's: the pod's group grows before its containers and shrinks
-// after them, and containers that shrink make room for those that grow. Memory comes first. Only
-// the named containers are changed.
-func ResizeSteps(old, next *v1.Pod, containers []string, cfs CFS) []ResizeStep {
+// after them, and containers that shrink make room for those that grow. Memory comes first, and what the kernel is told
+// of it besides comes last. Only the named containers are changed. allocatable is the node's memory for pods, in bytes.
+func ResizeSteps(old, next *v1.Pod, containers []string, cfs CFS, memory *MemoryQoS, allocatable int64) []ResizeStep {
 	was, want := PodCgroupResources(old, 0, cfs), PodCgroupResources(next, 0, cfs)
 	var out []ResizeStep
 	pod := func(r *specs.LinuxResources, memory int64) { out = append(out, ResizeStep{Pod: r, Memory: memory}) }
@@ -56,6 +57,31 @@ func ResizeSteps(old, next *v1.Pod, containers []string, cfs CFS) []ResizeStep {
 	if shrinks {
 		pod(quota, 0)
 	}
+	for _, name := range containers {
+		a, b := pods.FindContainer(old, name), pods.FindContainer(next, name)
+		if a == nil || b == nil {
+			continue
+		}
+		if s := changed(memory.container(old, a, allocatable), memory.container(next, b, allocatable)); len(s) > 0 {
+			out = append(out, ResizeStep{Container: name, Limits: &runtimeapi.LinuxContainerResources{Unified: s}})
+		}
+	}
+	if s := changed(memory.Pod(old), memory.Pod(next)); len(s) > 0 {
+		pod(&specs.LinuxResources{Unified: s}, 0)
+	}
+	return out
+}
+
+// changed returns the settings that differ; those that are gone get the kernel's default.
+func changed(old, next map[string]string) map[string]string {
+	out := map[string]string{}
+	for file := range old {
+		if out[file] = "0"; file == MemoryHigh {
+			out[file] = "max"
+		}
+	}
+	maps.Copy(out, next)
+	maps.DeleteFunc(out, func(file, value string) bool { return old[file] == value })
 	return out
 }
 

@@ -34,14 +34,14 @@ func TestResizeStepsKeepContainersBelowTheirPod(t *testing.T) {
 		"they exchange": {sized(small, big), sized(big, small), []string{"b memory 100!", "a memory 200", "b cpu 10000", "a cpu 20000"}},
 	} {
 		var got []string
-		for _, s := range ResizeSteps(tc.old, tc.next, []string{"a", "b"}, CFS{}) {
+		for _, s := range ResizeSteps(tc.old, tc.next, []string{"a", "b"}, CFS{}, nil, 0) {
 			got = append(got, describe(s))
 		}
 		if !slices.Equal(got, tc.want) {
 			t.Errorf("%s: got\n%s\nwant\n%s", name, strings.Join(got, "\n"), strings.Join(tc.want, "\n"))
 		}
 	}
-	if steps := ResizeSteps(sized(small, small), sized(big, small), nil, CFS{}); len(steps) != 3 {
+	if steps := ResizeSteps(sized(small, small), sized(big, small), nil, CFS{}, nil, 0); len(steps) != 3 {
 		t.Errorf("containers that are not to be changed are: %+v", steps)
 	}
 }

@@ -99,6 +99,15 @@ var (
 	RunningPods = metrics.NewGauge(&metrics.GaugeOpts{
 		Subsystem: subsystem, Name: "running_pods", Help: "Number of pods that have a running pod sandbox", StabilityLevel: metrics.ALPHA,
 	})
+	// MemoryMin and MemoryLow are what the node's guaranteed and burstable pods reserve of the memory.
+	MemoryMin = metrics.NewGauge(&metrics.GaugeOpts{
+		Subsystem: subsystem, Name: "memory_qos_node_memory_min_bytes", StabilityLevel: metrics.ALPHA,
+		Help: "Bytes of memory that guaranteed pods request and that the kernel never takes back (memory.min)",
+	})
+	MemoryLow = metrics.NewGauge(&metrics.GaugeOpts{
+		Subsystem: subsystem, Name: "memory_qos_node_memory_low_bytes", StabilityLevel: metrics.ALPHA,
+		Help: "Bytes of memory that burstable pods request and that the kernel takes back only if there is none elsewhere (memory.low)",
+	})
 	// RunningContainers counts containers, by state.
 	RunningContainers = metrics.NewGaugeVec(&metrics.GaugeOpts{
 		Subsystem: subsystem, Name: "running_containers", Help: "Number of containers currently running", StabilityLevel: metrics.ALPHA,
@@ -243,7 +252,7 @@ var register = sync.OnceFunc(func() {
 	legacyregistry.MustRegister(PodStart, PodStartSLI, PodStartTotal, PodWorkerStart, PodWorker, StatusSync, Relist, RelistInterval,
 		LastSeen, Operations, OperationErrors, OperationDuration, RunSandbox, StartedPods, StartedPodErrors, StartedContainers,
 		TerminatedContainers, StartedUserNamespaces, StartedUserNamespaceErrors,
-		RunningPods, RunningContainers, ImagePull, ImagesCollected, Evictions, Preemptions, Rejections, NodeName,
+		RunningPods, MemoryMin, MemoryLow, RunningContainers, ImagePull, ImagesCollected, Evictions, Preemptions, Rejections, NodeName,
 		HTTPRequests, HTTPDuration, HTTPInflight, WebSockets, PluginErrors, PluginDuration, PluginConfig,
 		ClientTTL, ServerTTL, ClientRenewErrors, ServerRenewErrors, ServerRotation, ShutdownStart, ShutdownEnd,
 		RunSandboxErrors, StartedContainerErrors, DesiredPods, ActivePods, MirrorPods, CgroupVersion)

@@ -2,6 +2,7 @@ package podcgroups
 
 import (
 	v1 "k8s.io/api/core/v1"
+	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 	"k8s.io/utils/ptr"
 
 	"wherry.dev/internal/cgroup"
@@ -19,6 +20,17 @@ func Swap(cfg *config.Config, node *v1.Node) *criconfig.Swap {
 		s.Capacity = *info.Capacity
 	}
 	return s
+}
+
+// MemoryQoS returns what the kernel is told of the memory of pods; nil if it cannot be told.
+func MemoryQoS(cfg *config.Config) *criconfig.MemoryQoS {
+	if !isV2() {
+		return nil
+	}
+	return &criconfig.MemoryQoS{
+		Throttling: ptr.Deref(cfg.MemoryThrottlingFactor, 0),
+		Tiered:     cfg.MemoryReservationPolicy == kubeletconfig.TieredReservationMemoryReservationPolicy,
+	}
 }
 
 // OOMGroup reports whether all processes of a container are killed when one runs out of memory.

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
@@ -43,8 +44,10 @@ type Config struct {
 	Tree    Tree
 	Layout  criconfig.Layout
 	Kubelet config.Config
-	Node    func() *v1.Node
-	Events  Events
+	// MemoryQoS is what the kernel is told of memory; nil without cgroup v2.
+	MemoryQoS *criconfig.MemoryQoS
+	Node      func() *v1.Node
+	Events    Events
 	// Ref is the object of the events.
 	Ref func() *v1.ObjectReference
 }
@@ -71,6 +74,9 @@ func (g *Groups) Ensure(ctx context.Context) error {
 		res := &specs.LinuxResources{}
 		if class == v1.PodQOSBestEffort {
 			res.CPU = &specs.LinuxCPU{Shares: &least}
+		}
+		if g.cfg.MemoryQoS != nil && !g.cfg.MemoryQoS.Tiered { // an earlier kubelet may have reserved some
+			res.Unified = map[string]string{criconfig.MemoryMin: "0", criconfig.MemoryLow: "0"}
 		}
 		if err := g.cfg.Tree.Ensure(g.cfg.Layout.QOS(class), res); err != nil {
 			return fmt.Errorf("cgroup of QoS class %s: %w", class, err)
@@ -163,6 +169,9 @@ func (g *Groups) limitExisting(group string, reserved map[string]string, compres
 	}
 	if !g.cfg.Tree.Exists(path) {
 		return fmt.Errorf("cgroup %s does not exist", path)
+	}
+	if q := g.cfg.MemoryQoS; q != nil && q.Tiered && limits.Memory != nil {
+		limits.Unified = map[string]string{criconfig.MemoryMin: strconv.FormatInt(*limits.Memory.Limit, 10)}
 	}
 	return g.cfg.Tree.Ensure(path, limits)
 }

@@ -1,6 +1,7 @@
 package podcgroups
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -11,6 +12,7 @@ import (
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -149,6 +151,48 @@ func TestReservedCgroupsAreTold(t *testing.T) {
 	for _, want := range []string{"NodeAllocatableEnforced: Updated limits on system reserved cgroup /system", "FailedNodeAllocatableEnforcement: Failed to enforce Kube Reserved"} {
 		if !strings.Contains(said, want) {
 			t.Errorf("no event %q: %s", want, said)
+		}
+	}
+}
+
+// holding returns the pods of a node.
+func holding(pods ...*v1.Pod) func() []*v1.Pod { return func() []*v1.Pod { return pods } }
+
+func TestMemoryIsReservedForClasses(t *testing.T) {
+	size := func(memory, cpu string) v1.ResourceList {
+		return v1.ResourceList{v1.ResourceMemory: resource.MustParse(memory), v1.ResourceCPU: resource.MustParse(cpu)}
+	}
+	burstable := &v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{{Resources: v1.ResourceRequirements{Requests: size("64Mi", "500m")}}}}}
+	guaranteed := &v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{{Resources: v1.ResourceRequirements{Requests: size("16Mi", "1"), Limits: size("16Mi", "1")}}}}}
+	for name, tc := range map[string]struct {
+		qos        *criconfig.MemoryQoS
+		all, class map[string]string
+	}{
+		"cgroup v1": {nil, nil, nil},
+		"none": {
+			&criconfig.MemoryQoS{Throttling: 0.9},
+			map[string]string{"memory.min": "0", "memory.low": "0"}, nil, // what an earlier kubelet reserved
+		},
+		"tiered": {
+			&criconfig.MemoryQoS{Tiered: true},
+			map[string]string{"memory.min": "83886080", "memory.low": "67108864"}, map[string]string{"memory.low": "67108864"},
+		},
+	} {
+		g, tree, _ := newGroups(config.Config{})
+		g.cfg.MemoryQoS = tc.qos
+		if err := g.Ensure(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		applied := func() []*v1.Pod { stop(); return holding(burstable, guaranteed, &v1.Pod{})() }
+		if err := g.Run(ctx, applied); err != nil {
+			t.Fatal(err)
+		}
+		if got := tree["/w/kubepods"].Unified; !maps.Equal(got, tc.all) {
+			t.Errorf("%s: all pods: %v, want %v", name, got, tc.all)
+		}
+		if got := tree["/w/kubepods/burstable"]; !maps.Equal(got.Unified, tc.class) || *got.CPU.Shares != 512 {
+			t.Errorf("%s: burstable: %+v, want %v", name, got, tc.class)
 		}
 	}
 }

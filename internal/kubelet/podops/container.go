@@ -106,7 +106,8 @@ func (o *Ops) containerConfig(ctx context.Context, op podplan.Op, in *podplan.In
 	node := o.Node()
 	input := criconfig.ContainerInput{
 		Pod: pod, Container: spec, Attempt: op.Attempt, ImageRef: in.Images[spec.Name].Ref, Env: env, Mounts: mounts, Devices: devices, Plugged: plugged,
-		NodeMemory: node.Memory, PageSizes: criconfig.PageSizes(node.Allocatable), Swap: o.Swap, OOMGroup: o.OOMGroup, Dirs: o.Dirs, SeccompDefault: o.SeccompDefault, CFS: o.CFS, TargetID: o.target(in, spec.Name),
+		NodeMemory: node.Memory, PageSizes: criconfig.PageSizes(node.Allocatable), Swap: o.Swap, MemoryQoS: o.MemoryQoS, Allocatable: o.allocatableMemory(),
+		OOMGroup: o.OOMGroup, Dirs: o.Dirs, SeccompDefault: o.SeccompDefault, CFS: o.CFS, TargetID: o.target(in, spec.Name),
 		UserNS: users, CPUs: set, Own: own != "" && set == own, Mems: mems,
 	}
 	if err := o.imageUser(ctx, &input); err != nil {

@@ -89,6 +89,8 @@ type Config struct {
 	PullQPS, PullBurst int32
 	// Swap that containers may use; nil if it cannot be limited.
 	Swap *criconfig.Swap
+	// MemoryQoS is what the kernel is told of the memory of pods; nil without cgroup v2.
+	MemoryQoS *criconfig.MemoryQoS
 	// OOMGroup: if a process of a container runs out of memory, all of them are killed.
 	OOMGroup bool
 	// Sysctls that all pods get, unless they set them themselves.
@@ -287,11 +289,18 @@ func (o *Ops) ensureCgroup(in *podplan.Input) podplan.Result {
 		limits.CPU.Quota, limits.CPU.Period = nil, nil // its containers have CPUs of their own
 	}
 	limits.HugepageLimits = criconfig.PodHugePages(pod, criconfig.PageSizes(o.Node().Allocatable))
+	limits.Unified = o.MemoryQoS.Pod(pod)
 	err := o.Cgroups.Ensure(o.Layout.Pod(in.Pod), limits)
 	if err != nil {
 		o.event(in.Pod, v1.EventTypeWarning, "FailedCreatePodContainer", "unable to ensure pod container exists: %v", err)
 	}
 	return failed(err)
+}
+
+// allocatableMemory returns the node's memory for pods, in bytes.
+func (o *Ops) allocatableMemory() int64 {
+	node := o.Node()
+	return node.Allocatable.Memory().Value()
 }
 
 func (o *Ops) removeCgroup(in *podplan.Input) podplan.Result {

@@ -25,7 +25,7 @@ func (o *Ops) resizePod(ctx context.Context, op podplan.Op, in *podplan.Input) p
 			names = append(names, c.Name)
 		}
 	}
-	steps := criconfig.ResizeSteps(podplan.WithApplied(in.Pod, &in.Record), in.Pod, names, o.CFS)
+	steps := criconfig.ResizeSteps(podplan.WithApplied(in.Pod, &in.Record), in.Pod, names, o.CFS, o.MemoryQoS, o.allocatableMemory())
 	if err := o.checkShrink(ctx, in, ids, steps); err != nil {
 		return failed(err)
 	}
