@@ -3,13 +3,10 @@ package main
 // Profiles beside the default one. Both schedulers have all of them.
 const profilePacked, profileRatio = "packed", "ratio"
 
-// profiles are those of the configuration. VolumeBinding of ours scores by storage only with a shape; this one is
-// upstream's default with its gate on. NodeResourcesBalancedAllocation must not name example.com/gpu: upstream's 1.36 panics.
+// profiles are those of the configuration. NodeResourcesBalancedAllocation must not name example.com/gpu: upstream's 1.36 panics.
 const profiles = `
 - schedulerName: default-scheduler
   plugins: {preBind: {disabled: [{name: "*"}]}}
-  pluginConfig:
-  - {name: VolumeBinding, args: {shape: [{utilization: 0, score: 10}, {utilization: 100, score: 0}]}}
 - schedulerName: packed
   plugins: {preBind: {disabled: [{name: "*"}]}}
   pluginConfig:

@@ -17,17 +17,14 @@ const (
 
 // HorizontalPodAutoscaler checks a new autoscaler.
 func HorizontalPodAutoscaler(a *autoscalingv2.HorizontalPodAutoscaler) field.ErrorList {
-	return autoscaler(a, autoscalerOptions{least: 1})
+	return autoscaler(a, autoscalerOptions{})
 }
 
 // HorizontalPodAutoscalerUpdate checks an autoscaler that replaces old. It may keep what was allowed
 // to be wrong.
 func HorizontalPodAutoscalerUpdate(a, old *autoscalingv2.HorizontalPodAutoscaler) field.ErrorList {
 	is, was := a.Spec.ScaleTargetRef, old.Spec.ScaleTargetRef
-	o := autoscalerOptions{least: 1, anyTarget: is.Kind == was.Kind && is.APIVersion == was.APIVersion}
-	if n := old.Spec.MinReplicas; n != nil && *n == 0 {
-		o.least = 0
-	}
+	o := autoscalerOptions{anyTarget: is.Kind == was.Kind && is.APIVersion == was.APIVersion}
 	o.anyObject = slices.ContainsFunc(old.Spec.Metrics, func(m autoscalingv2.MetricSpec) bool {
 		return m.Object != nil && apiVersion(m.Object.DescribedObject.APIVersion, true) != nil
 	})
@@ -36,14 +33,13 @@ func HorizontalPodAutoscalerUpdate(a, old *autoscalingv2.HorizontalPodAutoscaler
 
 // autoscalerOptions say what is allowed.
 type autoscalerOptions struct {
-	least                int32 // replicas; none is off by default (HPAScaleToZero)
-	anyTarget, anyObject bool  // whatever their API version
+	anyTarget, anyObject bool // whatever their API version
 }
 
 func autoscaler(a *autoscalingv2.HorizontalPodAutoscaler, o autoscalerOptions) field.ErrorList {
 	p, at, spec := &problems{}, field.NewPath("spec"), &a.Spec
-	if spec.MinReplicas != nil && *spec.MinReplicas < o.least {
-		p.invalid(at.Child("minReplicas"), *spec.MinReplicas, "must be greater than or equal to %d", o.least)
+	if spec.MinReplicas != nil {
+		p.notNegative(at.Child("minReplicas"), int64(*spec.MinReplicas))
 	}
 	most := at.Child("maxReplicas")
 	switch {

@@ -17,11 +17,12 @@ func TestHorizontalPodAutoscaler(t *testing.T) {
 		{"no group", `{maxReplicas: 3, scaleTargetRef: {apiVersion: v1, kind: Deployment, name: w}}`, []string{`spec.scaleTargetRef.apiVersion: Invalid value: "v1": apiVersion must specify API group`}},
 		{"a version with too much", `{maxReplicas: 3, scaleTargetRef: {apiVersion: a/b/c, kind: K, name: w}}`, []string{`spec.scaleTargetRef.apiVersion: Invalid value: "a/b/c": unexpected GroupVersion string`}},
 		{"sizes", `{minReplicas: 0, maxReplicas: 0, scaleTargetRef: {apiVersion: apps/v1, kind: "", name: a/b}}`, []string{
-			"spec.minReplicas: Invalid value: 0: must be greater than or equal to 1", "spec.maxReplicas: Required value: must be set and greater than 0",
+			"spec.maxReplicas: Required value: must be set and greater than 0",
 			"spec.metrics: Forbidden: must specify at least one Object or External metric", "spec.scaleTargetRef.kind: Required value", "spec.scaleTargetRef.name: Invalid value",
 		}},
-		{"less than nothing", `{maxReplicas: -1, scaleTargetRef: {apiVersion: apps/v1, kind: K, name: w}}`, []string{
-			"spec.maxReplicas: Invalid value: -1: must be greater than or equal to 1", "spec.maxReplicas: Invalid value: -1: must be greater than or equal to `minReplicas`",
+		{"none at times", `{minReplicas: 0, maxReplicas: 3, scaleTargetRef: {apiVersion: apps/v1, kind: K, name: w}, metrics: [{type: External, external: {metric: {name: m}, target: {type: Value, value: 1}}}]}`, nil},
+		{"less than nothing", `{minReplicas: -2, maxReplicas: -1, scaleTargetRef: {apiVersion: apps/v1, kind: K, name: w}}`, []string{
+			"spec.minReplicas: Invalid value: -2: must be greater than or equal to 0", "spec.maxReplicas: Invalid value: -1: must be greater than or equal to 1",
 		}},
 		{"no type", metric(`{resource: {name: cpu, target: {type: Utilization, averageUtilization: 1}}}`), []string{"spec.metrics[0].type: Required value", "spec.metrics[0].type: Unsupported value"}},
 		{"another field", metric(`{type: Pods, resource: {name: cpu, target: {type: Utilization, averageUtilization: 1}}}`), []string{"spec.metrics[0].pods: Required value: must populate information for the given metric source"}},

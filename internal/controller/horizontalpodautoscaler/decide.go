@@ -2,6 +2,7 @@ package horizontalpodautoscaler
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
@@ -79,7 +80,31 @@ func unreachable(hpa *autoscalingv2.HorizontalPodAutoscaler, h history, now time
 	return p
 }
 
-// start returns the plan so far, and whether metrics decide the rest of it: not if the target was set
+// zeroed says that the autoscaler itself set the target to zero: somebody else who does switches it off.
+func (p *plan) zeroed(now time.Time, yes bool) {
+	status, why := v1.ConditionFalse, told{"NotScaledToZero", "the HPA controller did not scale the workload to zero"}
+	if yes {
+		status, why = v1.ConditionTrue, told{"ScaledToZero", "the HPA controller scaled the workload to zero"}
+	}
+	p.set(now, autoscalingv2.ScaledToZero, status, why)
+}
+
+func isZeroed(hpa *autoscalingv2.HorizontalPodAutoscaler) bool {
+	return slices.ContainsFunc(hpa.Status.Conditions, func(c autoscalingv2.HorizontalPodAutoscalerCondition) bool {
+		return c.Type == autoscalingv2.ScaledToZero && c.Status == v1.ConditionTrue
+	})
+}
+
+// wakes reports whether a target of no pods may get some: only if it was this autoscaler that took them, and either a metric
+// tells something without pods, or there have to be some by now.
+func wakes(hpa *autoscalingv2.HorizontalPodAutoscaler, least int32) bool {
+	outside := slices.ContainsFunc(hpa.Spec.Metrics, func(m autoscalingv2.MetricSpec) bool {
+		return m.Type == autoscalingv2.ObjectMetricSourceType || m.Type == autoscalingv2.ExternalMetricSourceType
+	})
+	return isZeroed(hpa) && (outside || least > 0)
+}
+
+// start returns the plan so far, and whether metrics decide the rest of it: not if somebody set the target
 // to zero, which switches the autoscaler off, or its size is out of range.
 func start(o *observed) (p *plan, byMetrics bool) {
 	p = begin(o.hpa, o.history)
@@ -90,7 +115,14 @@ func start(o *observed) (p *plan, byMetrics bool) {
 	}
 	p.bounds = bounds{p.current, o.least(), o.hpa.Spec.MaxReplicas, o.hpa.Spec.Behavior, o.Window, o.now}
 	p.set(o.now, autoscalingv2.AbleToScale, v1.ConditionTrue, told{"SucceededGetScale", "the HPA controller was able to get the target's current scale"})
+	if p.current > 0 && isZeroed(o.hpa) {
+		p.zeroed(o.now, false) // somebody else gave it pods
+	}
 	switch {
+	case p.current == 0 && wakes(o.hpa, p.bounds.least) && p.bounds.least > 0:
+		p.size, p.reason = p.bounds.least, "Current number of replicas below Spec.MinReplicas"
+	case p.current == 0 && wakes(o.hpa, p.bounds.least):
+		return p, true
 	case p.current == 0:
 		p.set(o.now, autoscalingv2.ScalingActive, v1.ConditionFalse, told{"ScalingDisabled", "scaling is disabled since the replica count of the target is zero"})
 	case p.current > p.bounds.most:
@@ -168,6 +200,7 @@ func (p *plan) byMetrics(o *observed, proposals []proposal) {
 func (p *plan) resized(now time.Time) {
 	p.set(now, autoscalingv2.AbleToScale, v1.ConditionTrue, told{"SucceededRescale", fmt.Sprintf("the HPA controller was able to update the target scale to %d", p.size)})
 	p.events = append(p.events, event{v1.EventTypeNormal, "SuccessfulRescale", fmt.Sprintf("New size: %d; reason: %s", p.size, p.reason)})
+	p.zeroed(now, p.size == 0)
 	p.history = p.history.scaled(p.bounds, p.size)
 	p.status.LastScaleTime = new(metav1.NewTime(now))
 }
@@ -175,6 +208,9 @@ func (p *plan) resized(now time.Time) {
 // notResized notes that the target could not be given its size.
 func (p *plan) notResized(now time.Time, was int32, err error) {
 	p.set(now, autoscalingv2.AbleToScale, v1.ConditionFalse, told{"FailedUpdateScale", fmt.Sprintf("the HPA controller was unable to update the target scale: %v", err)})
+	if p.size == 0 {
+		p.zeroed(now, false)
+	}
 	p.warn("FailedRescale", fmt.Sprintf("New size: %d; reason: %s; error: %v", p.size, p.reason, err))
 	p.status.DesiredReplicas = was
 }

@@ -290,3 +290,83 @@ func TestConditionsKeepTheirTime(t *testing.T) {
 		t.Errorf("news: %+v, was %+v", later.status, hpa.Status)
 	}
 }
+
+// TestFromAndToZero: an autoscaler wakes what it has put to rest, and nothing else.
+func TestFromAndToZero(t *testing.T) {
+	external := autoscalingv2.MetricSpec{Type: autoscalingv2.ExternalMetricSourceType}
+	cpu := autoscalingv2.MetricSpec{Type: autoscalingv2.ResourceMetricSourceType}
+	for _, tc := range []struct {
+		name           string
+		current, least int32
+		zeroed         bool
+		metric         autoscalingv2.MetricSpec
+		want           int32 // what the metric proposes, -1 if nobody may ask it
+		size           int32
+		reason         string
+		after          v1.ConditionStatus // of ScaledToZero, once it is resized
+	}{
+		{"to zero", 3, 0, false, external, 0, 0, "All metrics below target", v1.ConditionTrue},
+		{"from zero", 0, 0, true, external, 2, 2, "x above target", v1.ConditionFalse},
+		{"nothing to do", 0, 0, true, external, 0, 0, "", v1.ConditionTrue},
+		{"somebody else's zero", 0, 0, false, external, -1, 0, "", ""},
+		{"nobody can tell", 0, 0, true, cpu, -1, 0, "", v1.ConditionTrue},
+		{"there have to be some now", 0, 2, true, cpu, -1, 2, "Current number of replicas below Spec.MinReplicas", v1.ConditionFalse},
+		{"somebody gave it pods", 3, 0, true, external, 3, 3, "", v1.ConditionFalse},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			hpa := &autoscalingv2.HorizontalPodAutoscaler{Spec: autoscalingv2.HorizontalPodAutoscalerSpec{
+				MinReplicas: &tc.least, MaxReplicas: 10, Metrics: []autoscalingv2.MetricSpec{tc.metric},
+			}}
+			if tc.zeroed {
+				hpa.Status.Conditions = []autoscalingv2.HorizontalPodAutoscalerCondition{{Type: autoscalingv2.ScaledToZero, Status: v1.ConditionTrue}}
+			}
+			o := &observed{Options: &Defaults, hpa: hpa, now: noon, scale: &autoscalingv1.Scale{Spec: autoscalingv1.ScaleSpec{Replicas: tc.current}}}
+			o.history.recommended = []sized{{0, noon.Add(-time.Minute)}}
+			p, byMetrics := start(o)
+			if byMetrics != (tc.want >= 0) {
+				t.Fatalf("by metrics: %v", byMetrics)
+			}
+			if byMetrics {
+				p.byMetrics(o, []proposal{{replicas: tc.want, metric: "x"}})
+			}
+			if p.resizes() {
+				p.resized(noon)
+			}
+			var after v1.ConditionStatus
+			for _, c := range p.status.Conditions {
+				if c.Type == autoscalingv2.ScaledToZero {
+					after = c.Status
+				}
+			}
+			if p.size != tc.size || p.reason != tc.reason || after != tc.after {
+				t.Errorf("%d %q %s, want %d %q %s", p.size, p.reason, after, tc.size, tc.reason, tc.after)
+			}
+		})
+	}
+}
+
+// Without pods there is no usage for each of them: what the metric says is what it takes.
+func TestMetricsWithoutPods(t *testing.T) {
+	o := &observed{Options: &Defaults, hpa: &autoscalingv2.HorizontalPodAutoscaler{}, scale: &autoscalingv1.Scale{}}
+	for value, want := range map[int64]int32{0: 0, 500: 1, 1000: 1, 2500: 3} {
+		if d, err := o.whole(value, 1000); d.replicas != want || err != nil {
+			t.Errorf("a value of %d: %d, %v, want %d", value, d.replicas, err, want)
+		}
+		if d := o.shared(value, 1000); d.replicas != want {
+			t.Errorf("%d for each: %d, want %d", value, d.replicas, want)
+		}
+	}
+}
+
+// A percentage of nothing is nothing, but the first pod is not too fast for it.
+func TestRatesFromZero(t *testing.T) {
+	percent := []autoscalingv2.HPAScalingPolicy{{Type: autoscalingv2.PercentScalingPolicy, Value: 50, PeriodSeconds: 60}}
+	b := bounds{0, 0, 10, &autoscalingv2.HorizontalPodAutoscalerBehavior{ScaleUp: &autoscalingv2.HPAScalingRules{Policies: percent}}, 0, noon}
+	if n, _ := withinRates(b, history{}, 5); n != 1 {
+		t.Errorf("%d pods", n)
+	}
+	b.behavior.ScaleUp.SelectPolicy = new(autoscalingv2.DisabledPolicySelect)
+	if n, _ := withinRates(b, history{}, 5); n != 0 {
+		t.Errorf("%d pods where none may be added", n)
+	}
+}

@@ -204,6 +204,11 @@ func (c *Controller) look(ctx context.Context, hpa *autoscalingv2.HorizontalPodA
 		return nil, ctx.Err()
 	}
 	if p.resizes() {
+		if p.size == 0 {
+			if hpa, err = c.announceZero(ctx, hpa); err != nil {
+				return nil, err
+			}
+		}
 		if err := c.resize(ctx, hpa, target, resource, p.size); apierrors.IsConflict(err) {
 			return nil, err
 		} else if err != nil {
@@ -214,6 +219,21 @@ func (c *Controller) look(ctx context.Context, hpa *autoscalingv2.HorizontalPodA
 		}
 	}
 	return p, c.tell(ctx, hpa, p)
+}
+
+// announceZero writes that the autoscaler scales its target to zero, before it does: if it were killed in between, nobody
+// would know any more whether it was somebody else, who wants no pods.
+func (c *Controller) announceZero(ctx context.Context, hpa *autoscalingv2.HorizontalPodAutoscaler) (*autoscalingv2.HorizontalPodAutoscaler, error) {
+	p := begin(hpa, history{})
+	p.zeroed(time.Now(), true)
+	next := hpa.DeepCopy()
+	next.Status = p.status
+	got, err := c.client.AutoscalingV2().HorizontalPodAutoscalers(hpa.Namespace).UpdateStatus(ctx, next, metav1.UpdateOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("update the status of autoscaler %s/%s: %w", hpa.Namespace, hpa.Name, err)
+	}
+	c.writes.Wrote(keyOf(hpa), got)
+	return got, nil
 }
 
 // target returns the size of what an autoscaler scales, as it is now.

@@ -224,7 +224,10 @@ func outsideMetric(m *autoscalingv2.MetricIdentifier) string {
 func (o *observed) whole(value, target int64) (draft, error) {
 	d := draft{value: autoscalingv2.MetricValueStatus{Value: milliUnits(value)}}
 	ratio := float64(value) / float64(target)
-	d.replicas = o.scale.Spec.Replicas
+	if d.replicas = o.scale.Spec.Replicas; d.replicas == 0 {
+		d.replicas = ceil(ratio)
+		return d, nil
+	}
 	if o.tolerance().holds(ratio) {
 		return d, nil
 	}

@@ -146,7 +146,7 @@ func withinRates(b bounds, h history, want int32) (int32, told) {
 	switch {
 	case want > b.current:
 		most, why := b.most, tooMany
-		if limit := max(growthLimit(b, h), b.current); most > limit {
+		if limit := max(growthLimit(b, h), b.current, b.first()); most > limit {
 			most, why = limit, growsTooFast
 		}
 		if want > most {
@@ -162,6 +162,15 @@ func withinRates(b bounds, h history, want int32) (int32, told) {
 		}
 	}
 	return want, withinRange
+}
+
+// first returns the size that a target may get at once that was scaled to zero, of which no percentage is anything.
+func (b bounds) first() int32 {
+	rules := b.behavior.ScaleUp
+	if b.current > 0 || rules != nil && rules.SelectPolicy != nil && *rules.SelectPolicy == autoscalingv2.DisabledPolicySelect {
+		return 0
+	}
+	return max(1, b.least)
 }
 
 // atStart returns the size that the target had a period ago.

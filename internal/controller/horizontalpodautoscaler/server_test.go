@@ -30,6 +30,7 @@ func TestMain(m *testing.M) { os.Exit(panics.Watch(m).Run()) }
 type gauge struct {
 	mu      sync.Mutex
 	samples map[string]sample
+	outside []int64 // of external metrics, in thousandths; none if nil
 	err     error
 	during  func() // called while a metric is read
 }
@@ -58,7 +59,12 @@ func (g *gauge) object(context.Context, string, *autoscalingv2.CrossVersionObjec
 }
 
 func (g *gauge) external(context.Context, string, string, labels.Selector) ([]int64, error) {
-	return nil, errors.New("not here")
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.outside == nil {
+		return nil, errors.New("not here")
+	}
+	return g.outside, nil
 }
 
 // cluster is a real API server with the controller, which acts under upstream's role.
@@ -315,4 +321,43 @@ func TestOthersWriteToTheTarget(t *testing.T) {
 	}
 	c.deploy()
 	c.await("a", "grown", func(a *autoscalingv2.HorizontalPodAutoscaler) bool { return a.Status.DesiredReplicas == 4 })
+}
+
+// TestToZeroAndBack: without work there are no pods, with some there are; but nobody wakes what an administrator has put to
+// rest.
+func TestToZeroAndBack(t *testing.T) {
+	from := &gauge{outside: []int64{2000}}
+	c := run(t, serve(t), from, 20*time.Millisecond)
+	c.deploy()
+	hpas := c.AutoscalingV2().HorizontalPodAutoscalers("default")
+	patch := []byte(`{"spec":{"minReplicas":0,"metrics":[{"type":"External","external":{"metric":{"name":"queue"},"target":{"type":"Value","value":"1"}}}],
+		"behavior":{"scaleDown":{"stabilizationWindowSeconds":0}}}}`)
+	_, err := hpas.Patch(t.Context(), "a", types.MergePatchType, patch, metav1.PatchOptions{})
+	c.check(err)
+	c.await("a", "grown", func(a *autoscalingv2.HorizontalPodAutoscaler) bool { return a.Status.DesiredReplicas > 2 })
+	zeroed := func(want string) func(*autoscalingv2.HorizontalPodAutoscaler) bool {
+		return func(a *autoscalingv2.HorizontalPodAutoscaler) bool {
+			reason, _ := condition(a, autoscalingv2.ScaledToZero)
+			return reason == want && (a.Status.DesiredReplicas == 0) == (want == "ScaledToZero")
+		}
+	}
+	from.set(func() { from.outside = []int64{0} })
+	c.await("a", "at rest", zeroed("ScaledToZero"))
+	if n := c.size(); n != 0 {
+		t.Errorf("size %d", n)
+	}
+	from.set(func() { from.outside = []int64{3000} })
+	c.await("a", "awake", zeroed("NotScaledToZero"))
+	if n := c.size(); n == 0 {
+		t.Errorf("size %d", n)
+	}
+	_, err = c.AppsV1().Deployments("default").Patch(t.Context(), "w", types.MergePatchType, []byte(`{"spec":{"replicas":0}}`), metav1.PatchOptions{})
+	c.check(err)
+	c.await("a", "switched off", func(a *autoscalingv2.HorizontalPodAutoscaler) bool {
+		reason, _ := condition(a, autoscalingv2.ScalingActive)
+		return reason == "ScalingDisabled"
+	})
+	if n := c.size(); n != 0 {
+		t.Errorf("size %d", n)
+	}
 }

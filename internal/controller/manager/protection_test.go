@@ -202,3 +202,49 @@ func TestAPodGroupOutlivesItsPods(t *testing.T) {
 		t.Errorf("%v, %v", err, taken.Finalizers)
 	}
 }
+
+// A claim says since when no pod has used it: one that waits for a node does, one that is over does not.
+func TestAClaimSaysWhetherItIsUsed(t *testing.T) {
+	c := start(t, nil, "persistentvolumeclaim-protection-controller")
+	c.account(t, "default")
+	ctx, claims, pods := t.Context(), c.CoreV1().PersistentVolumeClaims("default"), c.CoreV1().Pods("default")
+	claim := &v1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "c"}}
+	claim.Spec.AccessModes = []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce}
+	claim.Spec.Resources.Requests = v1.ResourceList{v1.ResourceStorage: resource.MustParse(gigabyte)}
+	if _, err := claims.Create(ctx, claim, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	var last metav1.Time
+	says := func(want v1.ConditionStatus, reason string) {
+		t.Helper()
+		await(t, claims, "c", func(c *v1.PersistentVolumeClaim, _ bool) bool {
+			for _, is := range c.Status.Conditions {
+				if is.Type == v1.PersistentVolumeClaimUnused && is.Status == want && is.Reason == reason && !is.LastTransitionTime.Before(&last) {
+					last = is.LastTransitionTime
+					return true
+				}
+			}
+			return false
+		})
+	}
+	says(v1.ConditionTrue, "NoPodsUsingPVC")
+	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: v1.PodSpec{
+		Containers: []v1.Container{{Name: "c", Image: "i"}},
+		Volumes: []v1.Volume{{Name: "v", VolumeSource: v1.VolumeSource{
+			PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "c"},
+		}}},
+	}}
+	if _, err := pods.Create(ctx, pod, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	says(v1.ConditionFalse, "PodUsingPVC")
+	if _, err := pods.Patch(ctx, "p", types.MergePatchType, []byte(`{"status":{"phase":"Succeeded"}}`), metav1.PatchOptions{}, "status"); err != nil {
+		t.Fatal(err)
+	}
+	says(v1.ConditionTrue, "NoPodsUsingPVC")
+	// Whoever removes the condition gets it again.
+	if _, err := claims.Patch(ctx, "c", types.MergePatchType, []byte(`{"status":{"conditions":null}}`), metav1.PatchOptions{}, "status"); err != nil {
+		t.Fatal(err)
+	}
+	says(v1.ConditionTrue, "NoPodsUsingPVC")
+}

@@ -23,7 +23,7 @@ type claims struct {
 }
 
 // NewForClaims returns the controller of persistent volume claims, with the informers of f.
-func NewForClaims(client clientset.Interface, f informers.SharedInformerFactory) (*Controller, error) {
+func NewForClaims(client clientset.Interface, f informers.SharedInformerFactory) (*Claims, error) {
 	all, users := f.Core().V1().PersistentVolumeClaims(), f.Core().V1().Pods().Informer()
 	if err := claimusers.AddIndex(users); err != nil {
 		return nil, err
@@ -32,7 +32,14 @@ func NewForClaims(client clientset.Interface, f informers.SharedInformerFactory)
 	if err := c.loop.Watch(all.Informer(), c.changed); err != nil {
 		return nil, err
 	}
-	return c, c.loop.Watch(users, c.podChanged)
+	if err := c.loop.Watch(users, c.podChanged); err != nil {
+		return nil, err
+	}
+	u, err := newUsage(client, f)
+	if err != nil {
+		return nil, err
+	}
+	return &Claims{c, u}, nil
 }
 
 // podChanged wakes the claims that a pod lets go of.
@@ -106,15 +113,17 @@ func (g *claims) update(ctx context.Context, obj metav1.Object) error {
 // whose claim is being deleted. One that is over still has a claim that it names, until it is gone, but
 // not one that was made for it: that claim and the pod may be waiting for each other.
 func uses(p *v1.Pod, claim *v1.PersistentVolumeClaim) bool {
-	if p.Spec.NodeName == "" {
-		return false
-	}
+	return p.Spec.NodeName != "" && names(p, claim, !over(p))
+}
+
+// names reports whether a pod has the claim among its volumes: one that it names or, if made, one that was made for it.
+func names(p *v1.Pod, claim *v1.PersistentVolumeClaim, made bool) bool {
 	for i := range p.Spec.Volumes {
 		v := &p.Spec.Volumes[i]
 		if v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ClaimName == claim.Name {
 			return true
 		}
-		if v.Ephemeral != nil && !over(p) && ephemeral.VolumeClaimName(p, v) == claim.Name && ephemeral.VolumeIsForPod(p, claim) == nil {
+		if made && v.Ephemeral != nil && ephemeral.VolumeClaimName(p, v) == claim.Name && ephemeral.VolumeIsForPod(p, claim) == nil {
 			return true
 		}
 	}

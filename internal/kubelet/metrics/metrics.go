@@ -99,11 +99,12 @@ var (
 	RunningPods = metrics.NewGauge(&metrics.GaugeOpts{
 		Subsystem: subsystem, Name: "running_pods", Help: "Number of pods that have a running pod sandbox", StabilityLevel: metrics.ALPHA,
 	})
-	// MemoryMin and MemoryLow are what the node's guaranteed and burstable pods reserve of the memory.
+	// MemoryMin is what the node's guaranteed pods reserve of the memory, in bytes.
 	MemoryMin = metrics.NewGauge(&metrics.GaugeOpts{
 		Subsystem: subsystem, Name: "memory_qos_node_memory_min_bytes", StabilityLevel: metrics.ALPHA,
 		Help: "Bytes of memory that guaranteed pods request and that the kernel never takes back (memory.min)",
 	})
+	// MemoryLow is what its burstable pods do.
 	MemoryLow = metrics.NewGauge(&metrics.GaugeOpts{
 		Subsystem: subsystem, Name: "memory_qos_node_memory_low_bytes", StabilityLevel: metrics.ALPHA,
 		Help: "Bytes of memory that burstable pods request and that the kernel takes back only if there is none elsewhere (memory.low)",

@@ -31,8 +31,8 @@ import (
 type Binding struct {
 	*reserved
 	client   kubernetes.Interface
-	timeout  time.Duration   // for claims to be bound
-	shape    framework.Shape // nil does not score
+	timeout  time.Duration // for claims to be bound
+	shape    framework.Shape
 	nodes    corelisters.NodeLister
 	csiNodes fwk.CSINodeLister
 	classes  storagelisters.StorageClassLister
@@ -83,12 +83,13 @@ func newBinding(args *configv1.VolumeBindingArgs, h fwk.Handle, all *reserved) (
 	if seconds < 0 {
 		return nil, fmt.Errorf("bindTimeoutSeconds: Invalid value: %d: should not be negative", seconds)
 	}
-	var shape framework.Shape // upstream's gate StorageCapacityScoring (KEP-4049) is off by default
-	if len(args.Shape) > 0 {
-		var err error
-		if shape, err = framework.NewShape(args.Shape); err != nil {
-			return nil, err
-		}
+	points := args.Shape
+	if len(points) == 0 { // upstream's default (KEP-4049): the more room is left, the better
+		points = []configv1.UtilizationShapePoint{{Utilization: 0, Score: 10}, {Utilization: 100}}
+	}
+	shape, err := framework.NewShape(points)
+	if err != nil {
+		return nil, err
 	}
 	f := h.SharedInformerFactory()
 	room := f.Storage().V1().CSIStorageCapacities().Informer()

@@ -249,19 +249,19 @@ func TestBindingArguments(t *testing.T) {
 	}
 }
 
-// TestStorageIsScoredOnlyByAShape: upstream does not score by it unless it is asked to.
-func TestStorageIsScoredOnlyByAShape(t *testing.T) {
-	shape := []configv1.UtilizationShapePoint{{Utilization: 0, Score: 10}, {Utilization: 100}}
-	for name, tc := range map[string]struct {
-		args configv1.VolumeBindingArgs
-		want fwk.Code
-	}{"none": {configv1.VolumeBindingArgs{}, fwk.Skip}, "one": {configv1.VolumeBindingArgs{Shape: shape}, fwk.Success}} {
-		w := newWorld(t, local, claim("c"), node("n1"))
-		w.snap([]*v1.Node{node("n1")})
-		b, state, p := w.binding(tc.args), newState(), pod("p", using("c"))
-		ask(t, b, state, p, w.info("n1"))
-		if st := b.PreScore(t.Context(), state, p, nil); st.Code() != tc.want {
-			t.Errorf("%s: %v", name, st)
-		}
+// TestStorageIsScored: as upstream does since 1.37, without any configuration, the node with more room is the better one.
+func TestStorageIsScored(t *testing.T) {
+	w := newWorld(t, local, claim("c"), node("n1"))
+	w.snap([]*v1.Node{node("n1")})
+	b, state, p := w.binding(configv1.VolumeBindingArgs{}), newState(), pod("p", using("c"))
+	ask(t, b, state, p, w.info("n1"))
+	if st := b.PreScore(t.Context(), state, p, nil); !st.IsSuccess() {
+		t.Error(st)
+	}
+	if empty, full := b.shape.Score(0, 100), b.shape.Score(100, 100); empty != 100 || full != 0 {
+		t.Errorf("an empty node has %d, a full one %d", empty, full)
+	}
+	if st := b.PreScore(t.Context(), newState(), pod("q"), nil); !st.IsSkip() {
+		t.Errorf("a pod without claims: %v", st)
 	}
 }

@@ -11,9 +11,9 @@ import (
 	"wherry.dev/internal/scheduler/framework"
 )
 
-// PreScore skips pods whose claims all have their volumes, and all pods unless a shape is configured.
+// PreScore skips pods whose claims all have their volumes.
 func (b *Binding) PreScore(_ context.Context, state fwk.CycleState, _ *v1.Pod, _ []fwk.NodeInfo) *fwk.Status {
-	if s := stateOf(state); b.shape == nil || s == nil || len(s.needs.open) == 0 {
+	if s := stateOf(state); s == nil || len(s.needs.open) == 0 {
 		return fwk.NewStatus(fwk.Skip)
 	}
 	return nil
