@@ -23,7 +23,7 @@ func (f WatchMemory) start(path string, mark uint64, wake func()) (func(), bool,
 	return f(path, mark, wake)
 }
 
-// NodeMemory is that of the machine: its capacity, and the working set of everything on it.
+// NodeMemory is that of the machine: its capacity, without huge pages, and the working set of everything on it.
 type NodeMemory struct {
 	Capacity int64
 	Events   WatchMemory
@@ -35,8 +35,35 @@ func (n NodeMemory) Look() (Memory, error) {
 	if err != nil {
 		return Memory{}, err
 	}
+	huge, err := hugePages("/proc/meminfo")
+	if err != nil {
+		return Memory{}, err
+	}
+	return Memory{Level{Free: free(n.Capacity, usage, inactive, huge), Total: n.Capacity}, usage}, nil
+}
+
+// free returns how much memory is left. Huge pages are taken from it when they are set aside, and counted for nobody.
+func free(capacity int64, usage, inactive uint64, huge int64) int64 {
 	working := int64(usage - min(inactive, usage))
-	return Memory{Level{Free: max(n.Capacity-working, 0), Total: n.Capacity}, usage}, nil
+	return max(capacity-working-huge, 0)
+}
+
+// hugePages returns the bytes in huge pages of all sizes. There may be more of them at any time.
+func hugePages(meminfo string) (int64, error) {
+	data, err := os.ReadFile(meminfo)
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(data)) {
+		if text, ok := strings.CutPrefix(line, "Hugetlb:"); ok {
+			n, err := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(text), "kB")), 10, 64)
+			if err != nil {
+				return 0, fmt.Errorf("%s: %w", meminfo, err)
+			}
+			return n * 1024, nil
+		}
+	}
+	return 0, nil // a kernel without them
 }
 
 // Watch implements MemorySource.

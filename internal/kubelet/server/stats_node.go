@@ -185,7 +185,8 @@ func nodeMemory(t metav1.Time, used func() (usage, inactive uint64, err error)) 
 		usage, inactive = (v["MemTotal"]-v["MemFree"])*1024, v["Inactive(file)"]*1024
 	}
 	working := usage - min(inactive, usage)
-	available := v["MemTotal"]*1024 - min(working, v["MemTotal"]*1024)
+	gone := working + v["Hugetlb"]*1024 // huge pages, which are counted for nobody
+	available := v["MemTotal"]*1024 - min(gone, v["MemTotal"]*1024)
 	vm := keyed("/proc/vmstat")
 	faults, major := vm["pgfault"], vm["pgmajfault"]
 	return &stats.MemoryStats{
