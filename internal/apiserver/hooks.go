@@ -2,13 +2,16 @@ package apiserver
 
 import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
+	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/component-base/compatibility"
 
 	"wherry.dev/internal/apiserver/hooks"
 	"wherry.dev/internal/apiserver/registry"
+	"wherry.dev/internal/apiserver/registry/resources"
 )
 
 // makeHooks builds what runs webhooks and policies.
@@ -20,6 +23,9 @@ func (s *Server) makeHooks(version compatibility.EffectiveVersion) error {
 		Stored: func(resource schema.GroupResource) cache.ListerWatcher {
 			return registry.ListWatch(s.store(resource.Group, resource.Resource))
 		},
+		Files:   serializer.NewCodecFactory(s.kinds.Scheme, serializer.EnableStrict).UniversalDeserializer(),
+		Default: s.kinds.Scheme.Default, Check: resources.StaticAdmission,
+		ID:     genericapiserver.NewConfig(serializer.CodecFactory{}).APIServerID,
 		Exempt: s.ownBootstrap,
 	})
 	return err

@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/admission/initializer"
 	policymutating "k8s.io/apiserver/pkg/admission/plugin/policy/mutating"
@@ -51,6 +52,12 @@ type Config struct {
 	Version    compatibility.EffectiveVersion
 	// Stored reads a resource from storage. The objects are shared.
 	Stored func(schema.GroupResource) cache.ListerWatcher
+	// Files decodes objects that are in files of the server, Default fills them in, and Check says what is wrong with one.
+	Files   runtime.Decoder
+	Default func(runtime.Object)
+	Check   func(runtime.Object) field.ErrorList
+	// ID names this server in the metrics of such files.
+	ID string
 	// Exempt reports whether a request passes without hooks.
 	Exempt func(admission.Attributes) bool
 }
@@ -114,6 +121,12 @@ func (h *Hooks) Plugin(name string, config io.Reader) (admission.Interface, erro
 		if _, err := p.make(bytes.NewReader(p.config)); err != nil {
 			return nil, fmt.Errorf("configuration of the admission plugin %s: %w", name, err)
 		}
+		if p.static, err = staticDir(p.config); err == nil && p.static != "" {
+			err = h.tryLoad(name, p.static) // what is wrong ends the start, before anything is served
+		}
+		if err != nil {
+			return nil, fmt.Errorf("configuration of the admission plugin %s: %w", name, err)
+		}
 	}
 	p.used = true
 	return p.forChain(), nil
@@ -123,14 +136,14 @@ func (h *Hooks) Plugin(name string, config io.Reader) (admission.Interface, erro
 // answers, because plugins read from it.
 func (h *Hooks) Run(ctx context.Context, serving <-chan struct{}) error {
 	defer h.informers.Shutdown()
+	var all sync.WaitGroup
+	defer all.Wait()
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	defer cancel() // before the wait: an error of one plugin ends the others
 	h.informers.StartWithContext(ctx)
 	if !h.wait(ctx, serving) {
 		return nil
 	}
-	var all sync.WaitGroup
-	defer all.Wait()
 	for _, p := range h.plugins {
 		if !p.used {
 			continue
@@ -209,6 +222,7 @@ type plugin struct {
 	// Set while the chain is built.
 	used   bool
 	config []byte
+	static string // a folder with objects, "" for none
 }
 
 func (p *plugin) want() {
@@ -236,7 +250,7 @@ func (p *plugin) keep(ctx context.Context) {
 // configured reports whether there is anything that configures the plugin. It asks the informers' stores, from which
 // the plugin itself reads: events come a moment later, and nothing may pass in between.
 func (p *plugin) configured() bool {
-	return slices.ContainsFunc(p.kinds, func(i cache.SharedIndexInformer) bool { return len(i.GetStore().ListKeys()) > 0 })
+	return p.static != "" || slices.ContainsFunc(p.kinds, func(i cache.SharedIndexInformer) bool { return len(i.GetStore().ListKeys()) > 0 })
 }
 
 func (p *plugin) makeIfWanted(ctx context.Context) error {
@@ -278,6 +292,12 @@ func (h *Hooks) initialize(ctx context.Context, made admission.Interface) {
 	initializer.New(h.client, h.dynamic, h.informers, cfg.Authorizer, utilfeature.DefaultFeatureGate, cfg.Version, ctx.Done(), cfg.Mapper).Initialize(made)
 	auth := webhook.NewDefaultAuthenticationInfoResolverWrapper(nil, nil, cfg.Self, noop.NewTracerProvider())
 	webhookinit.NewPluginInitializer(auth, cfg.Services).Initialize(made)
+	if wants, ok := made.(initializer.WantsAPIServerID); ok {
+		wants.SetAPIServerID(cfg.ID)
+	}
+	if wants, ok := made.(initializer.WantsManifestLoaders); ok {
+		wants.SetManifestLoaders(h.loaders())
+	}
 	if wants, ok := made.(initializer.WantsExcludedAdmissionResources); ok {
 		wants.SetExcludedAdmissionResources(reviews)
 	}

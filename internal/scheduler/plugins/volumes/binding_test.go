@@ -10,7 +10,6 @@ import (
 	ktesting "k8s.io/client-go/testing"
 	"k8s.io/component-helpers/storage/volume"
 	configv1 "k8s.io/kube-scheduler/config/v1"
-	fwk "k8s.io/kube-scheduler/framework"
 )
 
 func TestBindingFilter(t *testing.T) {
