@@ -5,7 +5,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
-	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/component-base/compatibility"
 
@@ -25,7 +24,7 @@ func (s *Server) makeHooks(version compatibility.EffectiveVersion) error {
 		},
 		Files:   serializer.NewCodecFactory(s.kinds.Scheme, serializer.EnableStrict).UniversalDeserializer(),
 		Default: s.kinds.Scheme.Default, Check: resources.StaticAdmission,
-		ID:     genericapiserver.NewConfig(serializer.CodecFactory{}).APIServerID,
+		ID:     s.id(),
 		Exempt: s.ownBootstrap,
 	})
 	return err

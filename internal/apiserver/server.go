@@ -145,6 +145,9 @@ func (s *Server) close() error {
 	return errors.Join(errs...)
 }
 
+// id is how this server is named in metrics and leases.
+func (s *Server) id() string { return genericapiserver.NewConfig(serializer.CodecFactory{}).APIServerID }
+
 func (s *Server) authConfig() auth.Config {
 	return auth.Config{
 		ClientCA:      s.creds.clientCA,
@@ -157,7 +160,7 @@ func (s *Server) authConfig() auth.Config {
 
 		Authentication: s.cfg.Authentication,
 		Authorization:  s.cfg.Authorization,
-		ID:             genericapiserver.NewConfig(serializer.CodecFactory{}).APIServerID,
+		ID:             s.id(),
 	}
 }
 

@@ -80,11 +80,14 @@ func (e *scaling) able() {
 
 // active explains whether a size can be computed.
 func (e *scaling) active(target string) {
+	if z := e.condition(autoscalingv2.ScaledToZero); z != nil && z.Status == v1.ConditionTrue {
+		e.note("the autoscaler itself has scaled its target to zero: it wakes it when an object or external metric tells of work")
+	}
 	c := e.condition(autoscalingv2.ScalingActive)
 	switch {
 	case c == nil || c.Status == v1.ConditionTrue:
 	case c.Reason == "ScalingDisabled":
-		e.told(c, "replicas of "+target, "somebody scales it to 1 or more: at 0 the autoscaler is off")
+		e.told(c, "replicas of "+target, "somebody scales it to 1 or more: at 0, if it was not the autoscaler that set it, the autoscaler is off")
 	case strings.HasPrefix(c.Reason, "FailedGet"):
 		e.told(c, "a metric", "the metric is there: a metrics server (metrics.k8s.io, custom or external) answers, pods run, and they have resources.requests for what is measured")
 	default:

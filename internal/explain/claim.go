@@ -87,7 +87,7 @@ func uses(p *v1.Pod, claim string) bool {
 
 func (e *binding) usedBy() {
 	if len(e.users) == 0 {
-		e.note("no pod uses it")
+		e.note("no pod uses it%s", e.unused())
 		return
 	}
 	e.note("used by %s", named(e.users))
@@ -98,7 +98,7 @@ func (e *binding) bound() {
 	size := c.Status.Capacity[v1.ResourceStorage]
 	e.out.Summary = fmt.Sprintf("It is bound to volume %s of %s.", c.Spec.VolumeName, size.String())
 	for _, cond := range c.Status.Conditions {
-		if cond.Status == v1.ConditionTrue {
+		if cond.Status == v1.ConditionTrue && cond.Type != v1.PersistentVolumeClaimUnused {
 			e.wait(report.Wait{
 				Step: string(cond.Type), Since: report.When(cond.LastTransitionTime.Time), Said: report.Said(cond.Reason, cond.Message),
 				Next: "the volume is resized; FileSystemResizePending ends when a pod that uses it starts",
@@ -335,4 +335,14 @@ func mode(m *v1.PersistentVolumeMode) v1.PersistentVolumeMode {
 		return v1.PersistentVolumeFilesystem
 	}
 	return *m
+}
+
+// unused returns for how long no pod has used the claim, as far as it says so.
+func (e *binding) unused() string {
+	for _, c := range e.Claim.Status.Conditions {
+		if c.Type == v1.PersistentVolumeClaimUnused && c.Status == v1.ConditionTrue {
+			return ago(report.When(c.LastTransitionTime.Time), e.about.Now)
+		}
+	}
+	return ""
 }

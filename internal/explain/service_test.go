@@ -134,6 +134,7 @@ func TestAutoscaler(t *testing.T) {
 		"well":       {x: scale(autoscalingv2.ScalingActive, v1.ConditionTrue, "ValidMetricFound"), want: []string{"deployment/web has 2 replicas of 1 to 5", "It has the size that it wants: 2 replicas."}},
 		"metric":     {x: scale(autoscalingv2.ScalingActive, v1.ConditionFalse, "FailedGetResourceMetric"), want: []string{"a metric, for 1m0s", "FailedGetResourceMetric: told"}},
 		"off":        {x: scale(autoscalingv2.ScalingActive, v1.ConditionFalse, "ScalingDisabled"), want: []string{"replicas of deployment/web"}},
+		"at rest":    {x: scale(autoscalingv2.ScaledToZero, v1.ConditionTrue, "ScaledToZero"), want: []string{"scaled its target to zero"}},
 		"most":       {x: scale(autoscalingv2.ScalingLimited, v1.ConditionTrue, "TooManyReplicas"), want: []string{"its maximum", "spec.maxReplicas (5)"}},
 		"least":      {x: scale(autoscalingv2.ScalingLimited, v1.ConditionTrue, "TooFewReplicas"), want: []string{"It has the size that it wants", "at its minimum (1)"}},
 		"stabilized": {x: scale(autoscalingv2.AbleToScale, v1.ConditionTrue, "ScaleDownStabilized"), want: []string{"stabilization before it shrinks"}},
@@ -198,6 +199,9 @@ func TestClaim(t *testing.T) {
 	at, late := storagev1.VolumeBindingImmediate, storagev1.VolumeBindingWaitForFirstConsumer
 	check(t, map[string]told{
 		"bound": {x: claim(user, bound), want: []string{"It is bound to volume pv of 2Gi.", "note: used by pod u"}},
+		"bound and unused": {x: claim(bound, func(f *ClaimFacts) {
+			f.Claim.Status.Conditions = []v1.PersistentVolumeClaimCondition{{Type: v1.PersistentVolumeClaimUnused, Status: v1.ConditionTrue, Reason: "NoPodsUsingPVC", LastTransitionTime: before(time.Minute)}}
+		}), want: []string{"It is bound to volume pv of 2Gi.", "note: no pod uses it, for 1m0s"}, lacks: "NoPodsUsingPVC"},
 		"attached": {x: claim(bound, attachment(func(a *storagev1.VolumeAttachment) { a.Status.Attached = true })),
 			want: []string{"It is bound to volume pv of 2Gi.", "note: attached to node n1, by driver csi.example.com"}},
 		"attaching": {x: claim(bound, attachment(func(*storagev1.VolumeAttachment) {})),
