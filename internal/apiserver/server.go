@@ -146,7 +146,9 @@ func (s *Server) close() error {
 }
 
 // id is how this server is named in metrics and leases.
-func (s *Server) id() string { return genericapiserver.NewConfig(serializer.CodecFactory{}).APIServerID }
+func (s *Server) id() string {
+	return genericapiserver.NewConfig(serializer.CodecFactory{}).APIServerID
+}
 
 func (s *Server) authConfig() auth.Config {
 	return auth.Config{
