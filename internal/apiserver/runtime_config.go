@@ -3,6 +3,7 @@ package apiserver
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -58,7 +59,7 @@ func (c *Config) apis() (*serverstorage.ResourceConfig, error) {
 	groups := append([]schema.GroupVersion{apiextensionsv1.SchemeGroupVersion, apiregistrationv1.SchemeGroupVersion}, scheme.Groups...)
 	for _, gv := range groups {
 		metav1.AddToGroupVersion(known, gv)
-		if gv != metricsv1beta1.SchemeGroupVersion && (gv != schedulingv1beta1.SchemeGroupVersion || c.PodGroups()) {
+		if gv != metricsv1beta1.SchemeGroupVersion {
 			have.EnableVersions(gv)
 		}
 	}
@@ -155,7 +156,7 @@ func (s *Server) leaveOut(log klog.Logger) {
 	if !s.servesRBAC() {
 		lost("without rbac.authorization.k8s.io/v1 the default roles and bindings are neither made nor kept up to date; those that are stored still hold")
 	}
-	if enabled := s.cfg.APIs.RuntimeConfig[schedulingv1beta1.SchemeGroupVersion.String()]; enabled != "" && enabled != "false" && !s.cfg.PodGroups() {
+	if on, err := strconv.ParseBool(s.cfg.APIs.RuntimeConfig[schedulingv1beta1.SchemeGroupVersion.String()]); err == nil && on && !s.cfg.PodGroups() {
 		lost("without --feature-gates=GenericWorkload=true, --runtime-config does not switch scheduling.k8s.io/v1beta1 on")
 	}
 	if !s.serves(schedulingv1.SchemeGroupVersion, "priorityclasses") {

@@ -20,6 +20,7 @@ import (
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 
+	"wherry.dev/internal/api/pods"
 	schedcache "wherry.dev/internal/scheduler/cache"
 	"wherry.dev/internal/scheduler/extender"
 	"wherry.dev/internal/scheduler/framework"
@@ -171,7 +172,7 @@ func (s *Scheduler) Run(ctx context.Context) error {
 			s.groupStatuses.wait()
 			return nil
 		}
-		if name, ok := groups.Of(info.GetPod()); ok && s.grouped {
+		if name, ok := pods.Group(info.GetPod()); ok && s.grouped {
 			s.scheduleGroup(ctx, info, name)
 		} else {
 			s.scheduleOne(ctx, info)

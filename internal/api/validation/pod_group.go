@@ -94,7 +94,7 @@ func PodGroupUpdate(g, old *schedulingv1beta1.PodGroup) field.ErrorList {
 }
 
 // PodGroupStatus checks the status of a group.
-func PodGroupStatus(g, _ *schedulingv1beta1.PodGroup) field.ErrorList {
+func PodGroupStatus(g *schedulingv1beta1.PodGroup) field.ErrorList {
 	return metavalidation.ValidateConditions(g.Status.Conditions, field.NewPath("status", "conditions"))
 }
 

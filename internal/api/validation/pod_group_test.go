@@ -84,9 +84,9 @@ func TestPodGroupUpdate(t *testing.T) {
 
 	g := old.DeepCopy()
 	g.Status.Conditions = []metav1.Condition{{Type: "PodGroupInitiallyScheduled", Status: "True", Reason: "Scheduled", LastTransitionTime: metav1.Now()}}
-	faults(t, "a condition", PodGroupStatus(g, old))
+	faults(t, "a condition", PodGroupStatus(g))
 	g.Status.Conditions[0].Reason = ""
-	faults(t, "a condition without a reason", PodGroupStatus(g, old), "status.conditions[0].reason: Required value")
+	faults(t, "a condition without a reason", PodGroupStatus(g), "status.conditions[0].reason: Required value")
 }
 
 func TestWorkload(t *testing.T) {

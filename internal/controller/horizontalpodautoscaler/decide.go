@@ -119,11 +119,7 @@ func start(o *observed) (p *plan, byMetrics bool) {
 		p.zeroed(o.now, false) // somebody else gave it pods
 	}
 	switch {
-	case p.current == 0 && wakes(o.hpa, p.bounds.least) && p.bounds.least > 0:
-		p.size, p.reason = p.bounds.least, "Current number of replicas below Spec.MinReplicas"
-	case p.current == 0 && wakes(o.hpa, p.bounds.least):
-		return p, true
-	case p.current == 0:
+	case p.current == 0 && !wakes(o.hpa, p.bounds.least):
 		p.set(o.now, autoscalingv2.ScalingActive, v1.ConditionFalse, told{"ScalingDisabled", "scaling is disabled since the replica count of the target is zero"})
 	case p.current > p.bounds.most:
 		p.size, p.reason = p.bounds.most, "Current number of replicas above Spec.MaxReplicas"

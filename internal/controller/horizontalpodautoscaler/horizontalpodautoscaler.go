@@ -205,11 +205,15 @@ func (c *Controller) look(ctx context.Context, hpa *autoscalingv2.HorizontalPodA
 	}
 	if p.resizes() {
 		if p.size == 0 {
-			if hpa, err = c.announceZero(ctx, hpa); err != nil {
+			if hpa, err = c.announceZero(ctx, hpa, true); err != nil {
 				return nil, err
 			}
 		}
 		if err := c.resize(ctx, hpa, target, resource, p.size); apierrors.IsConflict(err) {
+			if p.size == 0 { // somebody else has just set the size, perhaps to zero
+				_, withdrawn := c.announceZero(ctx, hpa, false)
+				err = errors.Join(err, withdrawn)
+			}
 			return nil, err
 		} else if err != nil {
 			p.notResized(o.now, hpa.Status.DesiredReplicas, err)
@@ -221,11 +225,16 @@ func (c *Controller) look(ctx context.Context, hpa *autoscalingv2.HorizontalPodA
 	return p, c.tell(ctx, hpa, p)
 }
 
-// announceZero writes that the autoscaler scales its target to zero, before it does: if it were killed in between, nobody
-// would know any more whether it was somebody else, who wants no pods.
-func (c *Controller) announceZero(ctx context.Context, hpa *autoscalingv2.HorizontalPodAutoscaler) (*autoscalingv2.HorizontalPodAutoscaler, error) {
+// announceZero writes that the autoscaler scales its target to zero, before it does, or that it has not: if it were killed in
+// between, nobody would know any more whether it was somebody else, who wants no pods.
+func (c *Controller) announceZero(ctx context.Context, hpa *autoscalingv2.HorizontalPodAutoscaler, yes bool) (*autoscalingv2.HorizontalPodAutoscaler, error) {
 	p := begin(hpa, history{})
-	p.zeroed(time.Now(), true)
+	p.zeroed(time.Now(), yes)
+	return c.write(ctx, hpa, p)
+}
+
+// write writes the plan's status, and returns the autoscaler with it.
+func (c *Controller) write(ctx context.Context, hpa *autoscalingv2.HorizontalPodAutoscaler, p *plan) (*autoscalingv2.HorizontalPodAutoscaler, error) {
 	next := hpa.DeepCopy()
 	next.Status = p.status
 	got, err := c.client.AutoscalingV2().HorizontalPodAutoscalers(hpa.Namespace).UpdateStatus(ctx, next, metav1.UpdateOptions{})
@@ -365,15 +374,8 @@ func (c *Controller) tell(ctx context.Context, hpa *autoscalingv2.HorizontalPodA
 	if !p.news(hpa) {
 		return nil
 	}
-	next := hpa.DeepCopy()
-	next.Status = p.status
-	got, err := c.client.AutoscalingV2().HorizontalPodAutoscalers(hpa.Namespace).UpdateStatus(ctx, next, metav1.UpdateOptions{})
-	switch {
-	case apierrors.IsNotFound(err):
-		return nil
-	case err != nil:
-		return fmt.Errorf("update the status of autoscaler %s/%s: %w", hpa.Namespace, hpa.Name, err)
+	if _, err := c.write(ctx, hpa, p); !apierrors.IsNotFound(err) {
+		return err
 	}
-	c.writes.Wrote(keyOf(hpa), got)
 	return nil
 }

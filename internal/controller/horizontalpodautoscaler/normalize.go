@@ -170,7 +170,7 @@ func (b bounds) first() int32 {
 	if b.current > 0 || rules != nil && rules.SelectPolicy != nil && *rules.SelectPolicy == autoscalingv2.DisabledPolicySelect {
 		return 0
 	}
-	return max(1, b.least)
+	return 1
 }
 
 // atStart returns the size that the target had a period ago.

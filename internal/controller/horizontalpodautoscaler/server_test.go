@@ -64,7 +64,11 @@ func (g *gauge) external(context.Context, string, string, labels.Selector) ([]in
 	if g.outside == nil {
 		return nil, errors.New("not here")
 	}
-	return g.outside, nil
+	read := g.outside
+	if g.during != nil {
+		g.during()
+	}
+	return read, nil
 }
 
 // cluster is a real API server with the controller, which acts under upstream's role.
@@ -356,6 +360,40 @@ func TestToZeroAndBack(t *testing.T) {
 	c.await("a", "switched off", func(a *autoscalingv2.HorizontalPodAutoscaler) bool {
 		reason, _ := condition(a, autoscalingv2.ScalingActive)
 		return reason == "ScalingDisabled"
+	})
+	if n := c.size(); n != 0 {
+		t.Errorf("size %d", n)
+	}
+}
+
+// TestTwoSetZeroAtOnce: if an administrator puts the target to rest while the autoscaler is about to, it is the
+// administrator's rest, and no work wakes it.
+func TestTwoSetZeroAtOnce(t *testing.T) {
+	from := &gauge{outside: []int64{1000}}
+	c := run(t, serve(t), from, 20*time.Millisecond)
+	c.deploy()
+	patch := []byte(`{"spec":{"minReplicas":0,"metrics":[{"type":"External","external":{"metric":{"name":"queue"},"target":{"type":"Value","value":"1"}}}],
+		"behavior":{"scaleDown":{"stabilizationWindowSeconds":0}}}}`)
+	_, err := c.AutoscalingV2().HorizontalPodAutoscalers("default").Patch(t.Context(), "a", types.MergePatchType, patch, metav1.PatchOptions{})
+	c.check(err)
+	c.await("a", "at work", func(a *autoscalingv2.HorizontalPodAutoscaler) bool {
+		reason, _ := condition(a, autoscalingv2.ScalingActive)
+		return reason == "ValidMetricFound"
+	})
+	from.set(func() {
+		from.outside = []int64{0}
+		from.during = func() {
+			from.during, from.outside = nil, []int64{3000} // from the next look on there is work
+			_, err := c.AppsV1().Deployments("default").Patch(context.WithoutCancel(t.Context()), "w", types.MergePatchType, []byte(`{"spec":{"replicas":0}}`), metav1.PatchOptions{})
+			if err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	c.await("a", "switched off", func(a *autoscalingv2.HorizontalPodAutoscaler) bool {
+		reason, _ := condition(a, autoscalingv2.ScalingActive)
+		zeroed, _ := condition(a, autoscalingv2.ScaledToZero)
+		return reason == "ScalingDisabled" && zeroed == "NotScaledToZero"
 	})
 	if n := c.size(); n != 0 {
 		t.Errorf("size %d", n)

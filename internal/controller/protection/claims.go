@@ -3,7 +3,6 @@ package protection
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -32,7 +31,7 @@ func NewForClaims(client clientset.Interface, f informers.SharedInformerFactory)
 	if err := c.loop.Watch(all.Informer(), c.changed); err != nil {
 		return nil, err
 	}
-	if err := c.loop.Watch(users, c.podChanged); err != nil {
+	if err := c.loop.Watch(users, c.letGo(over, claimusers.ClaimsOf)); err != nil {
 		return nil, err
 	}
 	u, err := newUsage(client, f)
@@ -40,24 +39,6 @@ func NewForClaims(client clientset.Interface, f informers.SharedInformerFactory)
 		return nil, err
 	}
 	return &Claims{c, u}, nil
-}
-
-// podChanged wakes the claims that a pod lets go of.
-func (c *Controller) podChanged(old, obj any) {
-	was, _ := old.(*v1.Pod)
-	is, _ := obj.(*v1.Pod)
-	if was != nil && (is == nil || is.UID != was.UID) {
-		c.wakeClaims(was)
-	}
-	if is != nil && over(is) {
-		c.wakeClaims(is)
-	}
-}
-
-func (c *Controller) wakeClaims(p *v1.Pod) {
-	for _, key := range claimusers.ClaimsOf(p) {
-		c.loop.Add(key)
-	}
 }
 
 func (*claims) finalizer() string { return "kubernetes.io/pvc-protection" }
@@ -74,8 +55,6 @@ func (g *claims) get(key string) (metav1.Object, error) {
 	return claim.DeepCopy(), nil
 }
 
-// used looks at what the informer knows, and only if no pod there has the claim, at storage: the
-// informer may be behind.
 func (g *claims) used(ctx context.Context, obj metav1.Object) (bool, error) {
 	claim, ok := obj.(*v1.PersistentVolumeClaim)
 	if !ok {
@@ -85,19 +64,7 @@ func (g *claims) used(ctx context.Context, obj metav1.Object) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	if slices.ContainsFunc(known, func(p *v1.Pod) bool { return uses(p, claim) }) {
-		return true, nil
-	}
-	list, err := g.client.CoreV1().Pods(claim.Namespace).List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return false, err
-	}
-	for i := range list.Items {
-		if uses(&list.Items[i], claim) {
-			return true, nil
-		}
-	}
-	return false, nil
+	return usedBy(ctx, g.client, claim.Namespace, known, func(p *v1.Pod) bool { return uses(p, claim) })
 }
 
 func (g *claims) update(ctx context.Context, obj metav1.Object) error {

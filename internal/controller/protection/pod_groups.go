@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"wherry.dev/internal/api/pods"
+	"wherry.dev/internal/controller"
 )
 
 // activeInGroup is the index of pods that are not over by their group.
@@ -28,7 +29,7 @@ type podGroups struct {
 // NewForPodGroups returns the controller of pod groups, with the informers of f.
 func NewForPodGroups(client clientset.Interface, f informers.SharedInformerFactory) (*Controller, error) {
 	all, users := f.Scheduling().V1beta1().PodGroups(), f.Core().V1().Pods().Informer()
-	if err := users.AddIndexers(cache.Indexers{activeInGroup: activeGroupsOf}); err != nil {
+	if err := users.AddIndexers(cache.Indexers{activeInGroup: controller.IndexBy(activeGroupOf)}); err != nil {
 		return nil, err
 	}
 	c := newController("podgroupprotection", &podGroups{client, all.Lister(), users.GetIndexer()})
@@ -36,45 +37,26 @@ func NewForPodGroups(client clientset.Interface, f informers.SharedInformerFacto
 	if err := c.loop.Watch(all.Informer(), c.changed); err != nil {
 		return nil, err
 	}
-	return c, c.loop.Watch(users, c.memberChanged)
+	return c, c.loop.Watch(users, c.letGo(isOver, groupOf))
 }
 
-func activeGroupsOf(obj any) ([]string, error) {
-	p, ok := obj.(*v1.Pod)
-	if !ok || pods.IsTerminal(p.Status.Phase) {
-		return nil, nil
+// activeGroupOf returns the key of the group of a pod that is not over.
+func activeGroupOf(p *v1.Pod) []string {
+	if isOver(p) {
+		return nil
 	}
-	if key := groupOf(p); key != "" {
-		return []string{key}, nil
-	}
-	return nil, nil
+	return groupOf(p)
 }
 
-// groupOf returns the key of a pod's group, or "" if it has none.
-func groupOf(p *v1.Pod) string {
-	if g := p.Spec.SchedulingGroup; g != nil && g.PodGroupName != nil {
-		return p.Namespace + "/" + *g.PodGroupName
+// groupOf returns the key of a pod's group, if it has one.
+func groupOf(p *v1.Pod) []string {
+	if group, ok := pods.Group(p); ok {
+		return []string{group.String()}
 	}
-	return ""
+	return nil
 }
 
-// memberChanged wakes the group of a pod that is over, or gone.
-func (c *Controller) memberChanged(old, obj any) {
-	was, _ := old.(*v1.Pod)
-	is, _ := obj.(*v1.Pod)
-	if was != nil && (is == nil || is.UID != was.UID) {
-		c.wakeGroup(was)
-	}
-	if is != nil && pods.IsTerminal(is.Status.Phase) {
-		c.wakeGroup(is)
-	}
-}
-
-func (c *Controller) wakeGroup(p *v1.Pod) {
-	if key := groupOf(p); key != "" {
-		c.loop.Add(key)
-	}
-}
+func isOver(p *v1.Pod) bool { return pods.IsTerminal(p.Status.Phase) }
 
 func (*podGroups) finalizer() string { return "scheduling.k8s.io/podgroup-protection" }
 
@@ -90,19 +72,13 @@ func (g *podGroups) get(key string) (metav1.Object, error) {
 	return group.DeepCopy(), nil
 }
 
-// used looks at what the informer knows, and only if no pod there is in the group, at storage: the informer
-// may be behind.
 func (g *podGroups) used(ctx context.Context, obj metav1.Object) (bool, error) {
 	key := obj.GetNamespace() + "/" + obj.GetName()
-	known, err := g.pods.ByIndex(activeInGroup, key)
-	if err != nil || len(known) > 0 {
-		return len(known) > 0, err
-	}
-	all, err := g.client.CoreV1().Pods(obj.GetNamespace()).List(ctx, metav1.ListOptions{})
+	known, err := controller.LookUp[*v1.Pod](g.pods, activeInGroup, key)
 	if err != nil {
 		return false, err
 	}
-	return slices.ContainsFunc(all.Items, func(p v1.Pod) bool { return !pods.IsTerminal(p.Status.Phase) && groupOf(&p) == key }), nil
+	return usedBy(ctx, g.client, obj.GetNamespace(), known, func(p *v1.Pod) bool { return slices.Contains(activeGroupOf(p), key) })
 }
 
 func (g *podGroups) update(ctx context.Context, obj metav1.Object) error {

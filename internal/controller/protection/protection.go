@@ -10,8 +10,10 @@ import (
 	"fmt"
 	"slices"
 
+	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clientset "k8s.io/client-go/kubernetes"
 
 	"wherry.dev/internal/controller"
 )
@@ -50,6 +52,43 @@ func (c *Controller) changed(old, obj any) {
 	if m, ok := obj.(metav1.Object); ok && c.due(m) {
 		c.loop.AddObject(old, obj)
 	}
+}
+
+// letGo returns a handler that wakes the objects of a pod that is over, or gone.
+func (c *Controller) letGo(over func(*v1.Pod) bool, objects func(*v1.Pod) []string) func(old, obj any) {
+	wake := func(p *v1.Pod) {
+		for _, key := range objects(p) {
+			c.loop.Add(key)
+		}
+	}
+	return func(old, obj any) {
+		was, _ := old.(*v1.Pod)
+		is, _ := obj.(*v1.Pod)
+		if was != nil && (is == nil || is.UID != was.UID) {
+			wake(was)
+		}
+		if is != nil && over(is) {
+			wake(is)
+		}
+	}
+}
+
+// usedBy reports whether a pod uses something. It looks at those that the informer knows, and only if none of them does, at
+// storage: the informer may be behind.
+func usedBy(ctx context.Context, client clientset.Interface, namespace string, known []*v1.Pod, uses func(*v1.Pod) bool) (bool, error) {
+	if slices.ContainsFunc(known, uses) {
+		return true, nil
+	}
+	list, err := client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return false, err
+	}
+	for i := range list.Items {
+		if uses(&list.Items[i]) {
+			return true, nil
+		}
+	}
+	return false, nil
 }
 
 // due reports whether there may be something to do: a deleted object has the finalizer, or another one lacks it.

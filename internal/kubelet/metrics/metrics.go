@@ -28,6 +28,10 @@ func volumeGauge(name, help string) *metrics.GaugeVec {
 		[]string{"namespace", "persistentvolumeclaim"})
 }
 
+func gauge(name, help string) *metrics.Gauge {
+	return metrics.NewGauge(&metrics.GaugeOpts{Subsystem: subsystem, Name: name, Help: help, StabilityLevel: metrics.ALPHA})
+}
+
 func counter(name, help string) *metrics.Counter {
 	return metrics.NewCounter(&metrics.CounterOpts{Subsystem: subsystem, Name: name, Help: help, StabilityLevel: metrics.ALPHA})
 }
@@ -58,9 +62,7 @@ var (
 	// RelistInterval is the time between two relists.
 	RelistInterval = histogram("pleg_relist_interval_seconds", "Interval in seconds between relisting in PLEG.", podStartBuckets)
 	// LastSeen is when the newest relist was made.
-	LastSeen = metrics.NewGauge(&metrics.GaugeOpts{
-		Subsystem: subsystem, Name: "pleg_last_seen_seconds", Help: "Timestamp in seconds when PLEG was last seen active.", StabilityLevel: metrics.ALPHA,
-	})
+	LastSeen = gauge("pleg_last_seen_seconds", "Timestamp in seconds when PLEG was last seen active.")
 	// Operations of the runtime, by type.
 	Operations = metrics.NewCounterVec(&metrics.CounterOpts{
 		Subsystem: subsystem, Name: "runtime_operations_total", Help: "Cumulative number of runtime operations by operation type.", StabilityLevel: metrics.ALPHA,
@@ -96,19 +98,11 @@ var (
 	// StartedUserNamespaceErrors counts failures of such sandboxes and of their containers.
 	StartedUserNamespaceErrors = counter("started_user_namespaced_pods_errors_total", "Cumulative number of errors when starting pods with user namespaces. This metric will only be collected on Linux.")
 	// RunningPods counts pods with a sandbox that is ready.
-	RunningPods = metrics.NewGauge(&metrics.GaugeOpts{
-		Subsystem: subsystem, Name: "running_pods", Help: "Number of pods that have a running pod sandbox", StabilityLevel: metrics.ALPHA,
-	})
+	RunningPods = gauge("running_pods", "Number of pods that have a running pod sandbox")
 	// MemoryMin is what the node's guaranteed pods reserve of the memory, in bytes.
-	MemoryMin = metrics.NewGauge(&metrics.GaugeOpts{
-		Subsystem: subsystem, Name: "memory_qos_node_memory_min_bytes", StabilityLevel: metrics.ALPHA,
-		Help: "Bytes of memory that guaranteed pods request and that the kernel never takes back (memory.min)",
-	})
+	MemoryMin = gauge("memory_qos_node_memory_min_bytes", "Bytes of memory that guaranteed pods request and that the kernel never takes back (memory.min)")
 	// MemoryLow is what its burstable pods do.
-	MemoryLow = metrics.NewGauge(&metrics.GaugeOpts{
-		Subsystem: subsystem, Name: "memory_qos_node_memory_low_bytes", StabilityLevel: metrics.ALPHA,
-		Help: "Bytes of memory that burstable pods request and that the kernel takes back only if there is none elsewhere (memory.low)",
-	})
+	MemoryLow = gauge("memory_qos_node_memory_low_bytes", "Bytes of memory that burstable pods request and that the kernel takes back only if there is none elsewhere (memory.low)")
 	// RunningContainers counts containers, by state.
 	RunningContainers = metrics.NewGaugeVec(&metrics.GaugeOpts{
 		Subsystem: subsystem, Name: "running_containers", Help: "Number of containers currently running", StabilityLevel: metrics.ALPHA,
@@ -175,15 +169,9 @@ var (
 	}, []string{"subresource"})
 
 	// ClientTTL is how long the client certificate is valid.
-	ClientTTL = metrics.NewGauge(&metrics.GaugeOpts{
-		Subsystem: subsystem, Name: "certificate_manager_client_ttl_seconds", StabilityLevel: metrics.ALPHA,
-		Help: "Gauge of the TTL (time-to-live) of the Kubelet's client certificate. The value is in seconds until certificate expiry (negative if already expired). If client certificate is invalid or unused, the value will be +INF.",
-	})
+	ClientTTL = gauge("certificate_manager_client_ttl_seconds", "Gauge of the TTL (time-to-live) of the Kubelet's client certificate. The value is in seconds until certificate expiry (negative if already expired). If client certificate is invalid or unused, the value will be +INF.")
 	// ServerTTL is how long the serving certificate is valid.
-	ServerTTL = metrics.NewGauge(&metrics.GaugeOpts{
-		Subsystem: subsystem, Name: "certificate_manager_server_ttl_seconds", StabilityLevel: metrics.ALPHA,
-		Help: "Gauge of the shortest TTL (time-to-live) of the Kubelet's serving certificate. The value is in seconds until certificate expiry (negative if already expired). If serving certificate is invalid or unused, the value will be +INF.",
-	})
+	ServerTTL = gauge("certificate_manager_server_ttl_seconds", "Gauge of the shortest TTL (time-to-live) of the Kubelet's serving certificate. The value is in seconds until certificate expiry (negative if already expired). If serving certificate is invalid or unused, the value will be +INF.")
 	// ClientRenewErrors counts failed attempts to get a client certificate.
 	ClientRenewErrors = counter("certificate_manager_client_expiration_renew_errors", "Counter of certificate renewal errors.")
 	// ServerRenewErrors counts failed attempts to get a serving certificate.
@@ -193,15 +181,9 @@ var (
 		[]float64{60, 3600, 14400, 86400, 604800, 2592000, 7776000, 15552000, 31104000, 124416000})
 
 	// ShutdownStart is when the last graceful shutdown began.
-	ShutdownStart = metrics.NewGauge(&metrics.GaugeOpts{
-		Subsystem: subsystem, Name: "graceful_shutdown_start_time_seconds", StabilityLevel: metrics.ALPHA,
-		Help: "Last graceful shutdown start time since unix epoch in seconds",
-	})
+	ShutdownStart = gauge("graceful_shutdown_start_time_seconds", "Last graceful shutdown start time since unix epoch in seconds")
 	// ShutdownEnd is 0 while the shutdown is in progress.
-	ShutdownEnd = metrics.NewGauge(&metrics.GaugeOpts{
-		Subsystem: subsystem, Name: "graceful_shutdown_end_time_seconds", StabilityLevel: metrics.ALPHA,
-		Help: "Last graceful shutdown start time since unix epoch in seconds",
-	})
+	ShutdownEnd = gauge("graceful_shutdown_end_time_seconds", "Last graceful shutdown start time since unix epoch in seconds")
 
 	// RunSandboxErrors counts sandboxes that failed to start, by handler.
 	RunSandboxErrors = metrics.NewCounterVec(&metrics.CounterOpts{
@@ -218,14 +200,9 @@ var (
 	// ActivePods counts the pods that hold resources.
 	ActivePods = staticGauge("active_pods", "The number of pods the kubelet considers active and which are being considered when admitting new pods. static is true if the pod is not from the apiserver.")
 	// MirrorPods counts the objects that represent static pods at the API server.
-	MirrorPods = metrics.NewGauge(&metrics.GaugeOpts{
-		Subsystem: subsystem, Name: "mirror_pods", StabilityLevel: metrics.ALPHA,
-		Help: "The number of mirror pods the kubelet will try to create (one per admitted static pod)",
-	})
+	MirrorPods = gauge("mirror_pods", "The number of mirror pods the kubelet will try to create (one per admitted static pod)")
 	// CgroupVersion of the host.
-	CgroupVersion = metrics.NewGauge(&metrics.GaugeOpts{
-		Subsystem: subsystem, Name: "cgroup_version", Help: "cgroup version on the hosts.", StabilityLevel: metrics.ALPHA,
-	})
+	CgroupVersion = gauge("cgroup_version", "cgroup version on the hosts.")
 	// Volumes has the volume statistics of claims, by the suffix of the metric's name.
 	Volumes = map[string]*metrics.GaugeVec{
 		"capacity_bytes":  volumeGauge("capacity_bytes", "Capacity in bytes of the volume"),

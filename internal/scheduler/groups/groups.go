@@ -16,6 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	schedulinglisters "k8s.io/client-go/listers/scheduling/v1beta1"
 	fwk "k8s.io/kube-scheduler/framework"
+
+	"wherry.dev/internal/api/pods"
 )
 
 // stage is how far a pod is.
@@ -47,14 +49,6 @@ func New(lister schedulinglisters.PodGroupLister) *Groups {
 	return &Groups{lister: lister, groups: map[types.NamespacedName]map[types.UID]member{}}
 }
 
-// Of returns the group to which a pod belongs, and false if it belongs to none.
-func Of(pod *v1.Pod) (types.NamespacedName, bool) {
-	if g := pod.Spec.SchedulingGroup; g != nil && g.PodGroupName != nil {
-		return types.NamespacedName{Namespace: pod.Namespace, Name: *g.PodGroupName}, true
-	}
-	return types.NamespacedName{}, false
-}
-
 // Waits records a pod that has no node. One that is assumed on a node stays so.
 func (g *Groups) Waits(pod *v1.Pod) {
 	g.put(pod, func(m member, known bool) member {
@@ -77,7 +71,7 @@ func (g *Groups) Assign(pod *v1.Pod) {
 
 // Forget undoes Assume. A pod that was bound or removed meanwhile stays as it is.
 func (g *Groups) Forget(pod *v1.Pod) {
-	name, ok := Of(pod)
+	name, ok := pods.Group(pod)
 	if !ok {
 		return
 	}
@@ -90,7 +84,7 @@ func (g *Groups) Forget(pod *v1.Pod) {
 
 // Remove forgets a pod.
 func (g *Groups) Remove(pod *v1.Pod) {
-	name, ok := Of(pod)
+	name, ok := pods.Group(pod)
 	if !ok {
 		return
 	}
@@ -103,7 +97,7 @@ func (g *Groups) Remove(pod *v1.Pod) {
 }
 
 func (g *Groups) put(pod *v1.Pod, next func(was member, known bool) member) {
-	name, ok := Of(pod)
+	name, ok := pods.Group(pod)
 	if !ok {
 		return
 	}

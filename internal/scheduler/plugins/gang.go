@@ -11,7 +11,7 @@ import (
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 
-	"wherry.dev/internal/scheduler/groups"
+	"wherry.dev/internal/api/pods"
 )
 
 // GangScheduling is the name of the plugin.
@@ -43,7 +43,7 @@ func (*gangScheduling) Name() string { return GangScheduling }
 
 // PreEnqueue rejects pods whose group does not exist, and those of a gang of which fewer exist than are to run.
 func (g *gangScheduling) PreEnqueue(_ context.Context, pod *v1.Pod) *fwk.Status {
-	name, ok := groups.Of(pod)
+	name, ok := pods.Group(pod)
 	if !ok {
 		return nil
 	}
@@ -70,7 +70,7 @@ func (g *gangScheduling) PreEnqueue(_ context.Context, pod *v1.Pod) *fwk.Status 
 
 // Permit makes the pods of a gang wait until enough of them have a node, and then lets all of them go on.
 func (g *gangScheduling) Permit(_ context.Context, _ fwk.CycleState, pod *v1.Pod, _ string) (*fwk.Status, time.Duration) {
-	name, ok := groups.Of(pod)
+	name, ok := pods.Group(pod)
 	if !ok {
 		return nil, 0
 	}
@@ -121,8 +121,8 @@ func (*gangScheduling) afterPod(_ klog.Logger, pod *v1.Pod, oldObj, newObj any) 
 			return fwk.Queue, fmt.Errorf("an event of a pod has a %T and a %T", oldObj, newObj)
 		}
 	}
-	mine, ok := groups.Of(pod)
-	if theirs, in := groups.Of(other); !ok || !in || mine != theirs || pod.UID == other.UID {
+	mine, ok := pods.Group(pod)
+	if theirs, in := pods.Group(other); !ok || !in || mine != theirs || pod.UID == other.UID {
 		return fwk.QueueSkip, nil
 	}
 	return fwk.Queue, nil
@@ -133,7 +133,7 @@ func (*gangScheduling) afterGroup(_ klog.Logger, pod *v1.Pod, oldObj, newObj any
 	if !ok {
 		return fwk.Queue, fmt.Errorf("an event of a pod group has a %T", newObj)
 	}
-	if mine, ok := groups.Of(pod); !ok || mine.Namespace != group.Namespace || mine.Name != group.Name {
+	if mine, ok := pods.Group(pod); !ok || mine.Namespace != group.Namespace || mine.Name != group.Name {
 		return fwk.QueueSkip, nil
 	}
 	if old, ok := oldObj.(*schedulingv1beta1.PodGroup); ok && MinCount(old) == MinCount(group) {

@@ -76,7 +76,7 @@ func podGroups(f gated.Features) registry.Row[*schedulingv1beta1.PodGroup] {
 				g.Spec = old.Spec
 				metav1.ResetObjectMetaForStatus(&g.ObjectMeta, &old.ObjectMeta)
 			},
-			ValidateUpdate: onUpdate(validation.PodGroupStatus),
+			ValidateUpdate: always(validation.PodGroupStatus),
 			Reset:          []string{"metadata", "spec"},
 		},
 	}
