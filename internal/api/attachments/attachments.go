@@ -6,14 +6,17 @@ package attachments
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
 )
 
 const (
-	// prefix is what names of CSI volumes in a node's status begin with.
-	prefix = "kubernetes.io/csi/"
+	// prefix is what names of CSI volumes in a node's status begin with; the others are of volumes that nodes attach themselves.
+	prefix      = "kubernetes.io/csi/"
+	iscsiPrefix = ISCSI + "/"
+	fcPrefix    = FC + "/"
 	// separator stands between the driver's name, which cannot contain it, and the volume's handle, which can.
 	separator = "^"
 	// ManagedAnnotation is what a node has whose volumes are attached by a controller: every one with a kubelet of today.
@@ -23,6 +26,75 @@ const (
 // VolumeName returns the name that a CSI volume has in a node's volumesAttached and volumesInUse.
 func VolumeName(driver, handle string) v1.UniqueVolumeName {
 	return v1.UniqueVolumeName(prefix + driver + separator + handle)
+}
+
+// Kinds of volumes that a node attaches itself. They have no VolumeAttachment: that a node may have one is said in its
+// volumesAttached, and nowhere else.
+const (
+	ISCSI = "kubernetes.io/iscsi"
+	FC    = "kubernetes.io/fc"
+)
+
+// ISCSIName returns the name that a disk of an iSCSI target has in a node's status.
+func ISCSIName(portal, iqn string, lun int32) v1.UniqueVolumeName {
+	return v1.UniqueVolumeName(fmt.Sprintf("%s%s:%s:%d", iscsiPrefix, portal, iqn, lun))
+}
+
+// FCName returns the name that a disk at Fibre Channel has in a node's status; "" if the source names none.
+func FCName(f *v1.FCVolumeSource) v1.UniqueVolumeName {
+	switch {
+	case len(f.TargetWWNs) > 0 && f.Lun != nil:
+		return v1.UniqueVolumeName(fmt.Sprintf("%s%v:%d", fcPrefix, f.TargetWWNs, *f.Lun))
+	case len(f.WWIDs) > 0:
+		return v1.UniqueVolumeName(fmt.Sprintf("%s%v", fcPrefix, f.WWIDs))
+	}
+	return ""
+}
+
+// ByNode returns the name of a volume that a node attaches itself, and that a PersistentVolume is for; "" for all others.
+func ByNode(src *v1.PersistentVolumeSource) v1.UniqueVolumeName {
+	switch {
+	case src.ISCSI != nil:
+		return ISCSIName(src.ISCSI.TargetPortal, src.ISCSI.IQN, src.ISCSI.Lun)
+	case src.FC != nil:
+		return FCName(src.FC)
+	}
+	return ""
+}
+
+// OwnByNode is ByNode for a volume that a pod describes itself.
+func OwnByNode(src *v1.VolumeSource) v1.UniqueVolumeName {
+	switch {
+	case src.ISCSI != nil:
+		return ISCSIName(src.ISCSI.TargetPortal, src.ISCSI.IQN, src.ISCSI.Lun)
+	case src.FC != nil:
+		return FCName(src.FC)
+	}
+	return ""
+}
+
+// ISCSISecret returns where the secret of an iSCSI volume is: in the namespace of its claim, unless it says another one. It
+// is nil if there is none.
+func ISCSISecret(pv *v1.PersistentVolume) *v1.SecretReference {
+	if pv.Spec.ISCSI == nil || pv.Spec.ISCSI.SecretRef == nil {
+		return nil
+	}
+	ref := *pv.Spec.ISCSI.SecretRef
+	if ref.Namespace == "" && pv.Spec.ClaimRef != nil {
+		ref.Namespace = pv.Spec.ClaimRef.Namespace
+	}
+	return &ref
+}
+
+// KindByNode returns the kind that a name says, of the volumes that a node attaches itself; "" for all others.
+func KindByNode(name v1.UniqueVolumeName) string {
+	switch {
+	case strings.HasPrefix(string(name), iscsiPrefix):
+		return ISCSI
+	case strings.HasPrefix(string(name), fcPrefix):
+		return FC
+	}
+	return ""
 }
 
 // SplitVolumeName returns what VolumeName was made from; ok reports whether it is the name of a CSI volume.

@@ -29,3 +29,27 @@ func TestNames(t *testing.T) {
 		}
 	}
 }
+
+// The names are those that upstream's controller writes: a kubelet of upstream's looks for them.
+func TestNamesOfVolumesThatNodesAttach(t *testing.T) {
+	iscsi := &v1.VolumeSource{ISCSI: &v1.ISCSIVolumeSource{TargetPortal: "10.0.0.1:3260", IQN: "iqn.2001-04.com.example:disk", Lun: 2}}
+	wwns := &v1.PersistentVolumeSource{FC: &v1.FCVolumeSource{TargetWWNs: []string{"50060e801049cfd1", "50060e801049cfd2"}, Lun: new(int32)}}
+	wwids := &v1.PersistentVolumeSource{FC: &v1.FCVolumeSource{WWIDs: []string{"3600508b400105e210000900000490000"}}}
+	for _, c := range []struct {
+		got, want v1.UniqueVolumeName
+		kind      string
+	}{
+		{OwnByNode(iscsi), "kubernetes.io/iscsi/10.0.0.1:3260:iqn.2001-04.com.example:disk:2", ISCSI},
+		{ByNode(wwns), "kubernetes.io/fc/[50060e801049cfd1 50060e801049cfd2]:0", FC},
+		{ByNode(wwids), "kubernetes.io/fc/[3600508b400105e210000900000490000]", FC},
+		{ByNode(&v1.PersistentVolumeSource{FC: &v1.FCVolumeSource{TargetWWNs: []string{"a"}}}), "", ""},
+		{OwnByNode(&v1.VolumeSource{}), "", ""},
+	} {
+		if c.got != c.want || KindByNode(c.got) != c.kind {
+			t.Errorf("%q of kind %q, not %q of %q", c.got, KindByNode(c.got), c.want, c.kind)
+		}
+		if _, _, ok := SplitVolumeName(c.got); ok {
+			t.Errorf("%q is taken for the name of a CSI volume", c.got)
+		}
+	}
+}

@@ -199,6 +199,9 @@ func PersistentVolume(v *corev1.PersistentVolume) {
 	if v.Spec.HostPath != nil {
 		setPtr(&v.Spec.HostPath.Type, corev1.HostPathUnset)
 	}
+	if v.Spec.ISCSI != nil {
+		set(&v.Spec.ISCSI.ISCSIInterface, "default")
+	}
 	roundUp(v.Spec.Capacity)
 }
 

@@ -203,7 +203,7 @@ func PersistentVolume(v *corev1.PersistentVolume) field.ErrorList {
 	} else if a != nil {
 		p.nodeSelector(at.Child("nodeAffinity", "required"), a.Required)
 	}
-	p.persistentSource(at, &v.Spec)
+	p.persistentSource(at, v.Name, &v.Spec)
 	if class := v.Spec.VolumeAttributesClassName; class != nil {
 		p.volumeAttributesClass(at, *class, &v.Spec)
 	}
@@ -255,7 +255,7 @@ func (p *problems) capacity(at path, list corev1.ResourceList) {
 	}
 }
 
-func (p *problems) persistentSource(at path, spec *corev1.PersistentVolumeSpec) {
+func (p *problems) persistentSource(at path, name string, spec *corev1.PersistentVolumeSpec) {
 	var names []string
 	value := reflect.ValueOf(&spec.PersistentVolumeSource).Elem()
 	for i := range value.NumField() {
@@ -268,8 +268,8 @@ func (p *problems) persistentSource(at path, spec *corev1.PersistentVolumeSpec) 
 		p.required(at, "must specify a volume type")
 		return
 	}
-	for _, name := range names[1:] {
-		p.forbidden(at.Child(name), "may not specify more than 1 volume type")
+	for _, kind := range names[1:] {
+		p.forbidden(at.Child(kind), "may not specify more than 1 volume type")
 	}
 	switch {
 	case spec.HostPath != nil:
@@ -295,6 +295,8 @@ func (p *problems) persistentSource(at path, spec *corev1.PersistentVolumeSpec) 
 		p.secret(at.Child("csi", "nodeExpandSecretRef"), spec.CSI.NodeExpandSecretRef)
 	case spec.FC != nil:
 		p.fibreChannel(at.Child("fc"), spec.FC)
+	case spec.ISCSI != nil:
+		p.persistentISCSI(at.Child("iscsi"), name, spec.ISCSI)
 	}
 }
 

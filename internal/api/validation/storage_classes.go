@@ -174,7 +174,7 @@ func (p *problems) inlineVolume(at path, v *corev1.PersistentVolumeSpec) {
 		p.forbidden(at.Child("persistentVolumeReclaimPolicy"), "may only be %s %s", corev1.PersistentVolumeReclaimRetain, inline)
 	}
 	refuse("nodeAffinity", v.NodeAffinity != nil)
-	p.persistentSource(at, v)
+	p.persistentSource(at, "", v)
 	refuse("storageClassName", v.StorageClassName != "")
 	if m := v.VolumeMode; m != nil && *m != corev1.PersistentVolumeFilesystem {
 		p.forbidden(at.Child("volumeMode"), "may not specify volumeMode other than %s %s", corev1.PersistentVolumeFilesystem, inline)

@@ -1,6 +1,7 @@
 package validation
 
 import (
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -106,4 +107,44 @@ func TestStatusOfAClaimThatGrows(t *testing.T) {
 	check(t, PersistentVolumeClaimStatus(claim, claim),
 		`status.allocatedResources: Unsupported value: "cpu"`, "status.allocatedResources[cpu]: Invalid value",
 		`status.allocatedResourceStatuses: Unsupported value: "Growing"`)
+}
+
+func TestISCSIVolumes(t *testing.T) {
+	const iqn = "iqn.2001-04.com.example:storage.disk1"
+	for _, c := range []struct {
+		name   string
+		change func(*corev1.ISCSIPersistentVolumeSource)
+		want   []string
+	}{
+		{"as it should be", func(*corev1.ISCSIPersistentVolumeSource) {}, nil},
+		{"eui", func(s *corev1.ISCSIPersistentVolumeSource) { s.IQN = "eui.0123456789ABCDEF" }, nil},
+		{"naa", func(s *corev1.ISCSIPersistentVolumeSource) { s.IQN = "naa.0123456789ABCDEF0123456789ABCDEF" }, nil},
+		{"nothing", func(s *corev1.ISCSIPersistentVolumeSource) { s.IQN, s.TargetPortal = "", "" },
+			[]string{"spec.iscsi.targetPortal: Required value", "spec.iscsi.iqn: Required value"}},
+		{"no such form", func(s *corev1.ISCSIPersistentVolumeSource) { s.IQN = "x" },
+			[]string{`spec.iscsi.iqn: Invalid value: "x": must be valid format starting with iqn, eui, or naa`}},
+		{"a form that is not kept", func(s *corev1.ISCSIPersistentVolumeSource) { s.IQN = "iqn.2001-04.com.example:a b" },
+			[]string{`spec.iscsi.iqn: Invalid value: "iqn.2001-04.com.example:a b": must be valid format`}},
+		{"an initiator", func(s *corev1.ISCSIPersistentVolumeSource) { s.InitiatorName = new("eui.1") },
+			[]string{`spec.iscsi.initiatorname: Invalid value: "eui.1": must be valid format`}},
+		{"an interface that is too long", func(s *corev1.ISCSIPersistentVolumeSource) {
+			s.InitiatorName, s.TargetPortal = new(iqn), strings.Repeat("1", 63)
+		}, []string{"spec.iscsi.targetportal: Invalid value"}},
+		{"no such disk", func(s *corev1.ISCSIPersistentVolumeSource) { s.Lun = 256 },
+			[]string{"spec.iscsi.lun: Invalid value: 256: must be between 0 and 255, inclusive"}},
+		{"no secret", func(s *corev1.ISCSIPersistentVolumeSource) { s.SessionCHAPAuth = true },
+			[]string{"spec.iscsi.secretRef: Required value"}},
+		{"a secret without a name", func(s *corev1.ISCSIPersistentVolumeSource) { s.SecretRef = &corev1.SecretReference{} },
+			[]string{"spec.iscsi.secretRef.name: Required value"}},
+	} {
+		s := &corev1.ISCSIPersistentVolumeSource{TargetPortal: "10.0.0.1", IQN: iqn}
+		c.change(s)
+		t.Run(c.name, func(t *testing.T) {
+			check(t, PersistentVolume(&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv"}, Spec: corev1.PersistentVolumeSpec{
+				AccessModes:            []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+				Capacity:               corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
+				PersistentVolumeSource: corev1.PersistentVolumeSource{ISCSI: s},
+			}}), c.want...)
+		})
+	}
 }

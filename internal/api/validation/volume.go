@@ -2,6 +2,7 @@ package validation
 
 import (
 	"reflect"
+	"regexp"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -245,26 +246,56 @@ func (p *problems) nfs(at path, n *corev1.NFSVolumeSource) {
 }
 
 func (p *problems) iscsi(at path, s *corev1.ISCSIVolumeSource) {
-	p.present(at.Child("targetPortal"), s.TargetPortal)
-	if p.present(at.Child("iqn"), s.IQN) {
-		p.initiator(at.Child("iqn"), s.IQN)
-	}
-	p.lun(at.Child("lun"), s.Lun)
+	p.iscsiTarget(at, s.TargetPortal, s.IQN, s.Lun, s.InitiatorName)
 	if (s.DiscoveryCHAPAuth || s.SessionCHAPAuth) && s.SecretRef == nil {
 		p.required(at.Child("secretRef"), "")
 	}
-	if s.InitiatorName != nil {
-		p.initiator(at.Child("initiatorname"), *s.InitiatorName)
+}
+
+// persistentISCSI is iscsi for the volume of a claim.
+func (p *problems) persistentISCSI(at path, volume string, s *corev1.ISCSIPersistentVolumeSource) {
+	p.iscsiTarget(at, s.TargetPortal, s.IQN, s.Lun, s.InitiatorName)
+	if s.InitiatorName != nil && len(volume)+1+len(s.TargetPortal) > maxISCSIInterface {
+		p.invalid(at.Child("targetportal"), s.TargetPortal, "Total length of <volume name>:<iscsi.targetPortal> must be under %d "+
+			"characters if iscsi.initiatorName is specified.", maxISCSIInterface)
+	}
+	switch {
+	case s.SecretRef != nil:
+		p.present(at.Child("secretRef", "name"), s.SecretRef.Name)
+	case s.DiscoveryCHAPAuth || s.SessionCHAPAuth:
+		p.required(at.Child("secretRef"), "")
 	}
 }
 
-func (p *problems) initiator(at path, name string) {
-	for _, prefix := range []string{"iqn", "eui", "naa"} {
-		if strings.HasPrefix(name, prefix) {
-			return
-		}
+// maxISCSIInterface is how long the name of an interface can be, in bytes, which is made of the portal and the volume.
+const maxISCSIInterface = 64
+
+func (p *problems) iscsiTarget(at path, portal, iqn string, lun int32, initiator *string) {
+	p.present(at.Child("targetPortal"), portal)
+	if p.present(at.Child("iqn"), iqn) {
+		p.iscsiName(at.Child("iqn"), iqn)
 	}
-	p.invalid(at, name, "must be valid format starting with iqn, eui, or naa")
+	p.lun(at.Child("lun"), lun)
+	if initiator != nil {
+		p.iscsiName(at.Child("initiatorname"), *initiator)
+	}
+}
+
+// iscsiNames are the forms that the name of a target or of an initiator can have (RFC 3720, RFC 3980), as upstream takes them.
+var iscsiNames = map[string]*regexp.Regexp{
+	"iqn": regexp.MustCompile(`iqn\.\d{4}-\d{2}\.([[:alnum:]-.]+)(:[^,;*&$|\s]+)$`),
+	"eui": regexp.MustCompile(`^eui.[[:alnum:]]{16}$`),
+	"naa": regexp.MustCompile(`^naa.[[:alnum:]]{32}$`),
+}
+
+func (p *problems) iscsiName(at path, name string) {
+	form := iscsiNames[name[:min(len(name), len("iqn"))]]
+	switch {
+	case form == nil:
+		p.invalid(at, name, "must be valid format starting with iqn, eui, or naa")
+	case !form.MatchString(name):
+		p.invalid(at, name, "must be valid format")
+	}
 }
 
 func (p *problems) lun(at path, lun int32) {

@@ -1,5 +1,5 @@
-// Package attachdetach has CSI volumes attached to the nodes whose pods need them, and detached when no pod does, under
-// the name persistentvolume-attach-detach-controller.
+// Package attachdetach has volumes attached to the nodes whose pods need them, and detached when no pod does, under
+// the name persistentvolume-attach-detach-controller: those of CSI drivers, and disks of iSCSI and Fibre Channel.
 //
 // It asks for that by VolumeAttachments, which a driver's external-attacher carries out, and says in a node's
 // status.volumesAttached what the kubelet may mount. For a volume and a node, what there is says how to go on:
@@ -16,6 +16,11 @@
 // A volume that one node may have at a time gets a VolumeAttachment for a second one only when that for the first is
 // gone, which is when the driver has detached it. Upstream's controller gives the volume to the second one when the
 // first one's detachment has failed; here it waits, because nobody can say what a failed detachment has left.
+//
+// Disks of iSCSI and Fibre Channel are attached by the node itself: of them there is no VolumeAttachment, and all that is
+// done here is to say which node may have one. They may be described in a pod, too.
+//
+//	nothing ──▶ in volumesAttached ──▶ not in volumesAttached ──▶ nothing, when it is not in volumesInUse
 //
 // The key is the volume, so that one decision is made at a time for each. What is to be done is for a pure function to
 // say (decide). Nothing is compared from time to time: attachments are watched like everything else.
@@ -81,7 +86,7 @@ func New(client clientset.Interface, f informers.SharedInformerFactory, o Option
 	drivers, attachments := f.Storage().V1().CSIDrivers(), f.Storage().V1().VolumeAttachments()
 	err := errors.Join(
 		claimusers.AddIndex(pods),
-		pods.AddIndexers(cache.Indexers{byNode: controller.IndexBy(nodeOfUser)}),
+		pods.AddIndexers(cache.Indexers{byNode: controller.IndexBy(nodeOfUser), byName: controller.IndexBy(ownOf)}),
 		volumes.Informer().AddIndexers(cache.Indexers{byName: controller.IndexBy(namesOf)}),
 		nodes.Informer().AddIndexers(cache.Indexers{byName: controller.IndexBy(mentioned)}),
 		attachments.Informer().AddIndexers(cache.Indexers{

@@ -67,7 +67,7 @@ func (c *Controller) attach(ctx context.Context, f *facts, at *place, t *trace) 
 		return fmt.Errorf("%w: %w", controller.ErrBehind, err)
 	case apierrors.IsInvalid(err), apierrors.IsForbidden(err), apierrors.IsBadRequest(err), apierrors.IsNotFound(err):
 		t.uncertain, t.asked = false, time.Time{}
-		operation(attaching, f.driver, failure, at.volume, 0)
+		operation(attaching, f.plugin(), failure, at.volume, 0)
 	}
 	return fmt.Errorf("create attachment %s: %w", a.Name, err)
 }
@@ -90,6 +90,9 @@ func (c *Controller) report(ctx context.Context, f *facts, at *place) error {
 	if err != nil || !changed {
 		return err
 	}
+	if f.direct {
+		operation(attaching, f.plugin(), success, at.volume, time.Since(f.now))
+	}
 	klog.FromContext(ctx).Info("Volume is attached", "volume", f.name, "node", at.node)
 	for _, pod := range at.pods {
 		c.events.Event(pod, v1.EventTypeNormal, "SuccessfulAttachVolume", about("AttachVolume.Attach succeeded", at, ""))
@@ -107,18 +110,26 @@ func (c *Controller) detach(ctx context.Context, f *facts, s step, t *trace) err
 	if !f.safe(node, s.force) {
 		return nil // the informer is about to say so
 	}
-	name := attachments.Name(f.driver, f.handle, s.at.node)
-	if err := c.remove(ctx, string(f.name), name, s.at.attachment); err != nil {
-		return err
+	name := "none"
+	if f.direct {
+		t.forced = s.force != ""
+		operation(detaching, f.plugin(), success, s.at.volume, time.Since(f.now))
+		c.loop.Add(string(f.name)) // another node may have it now; of a node that is gone nothing else says so
+	} else {
+		name = attachments.Name(f.driver, f.handle, s.at.node)
+		if err := c.remove(ctx, string(f.name), name, s.at.attachment); err != nil {
+			return err
+		}
+		t.released = f.now
 	}
-	t.uncertain, t.released = false, f.now
+	t.uncertain = false
 	if s.force != "" {
 		forced.WithLabelValues(s.force).Inc()
 		klog.FromContext(ctx).Info("Volume is detached although it is not known to be safe",
 			"volume", f.name, "node", s.at.node, "reason", s.force)
 		return nil
 	}
-	klog.FromContext(ctx).V(2).Info("Asked for volume to be detached",
+	klog.FromContext(ctx).V(2).Info("Volume is given up",
 		"volume", f.name, "node", s.at.node, "attachment", name)
 	return nil
 }

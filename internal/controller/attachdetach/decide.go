@@ -16,7 +16,9 @@ import (
 // facts are what decides about a volume.
 type facts struct {
 	name           v1.UniqueVolumeName
-	driver, handle string
+	driver, handle string // of a CSI volume
+	// direct says that the node attaches the volume itself, so that there are no attachments of it.
+	direct bool
 	// attachable says that the driver has volumes attached at all.
 	attachable bool
 	// exclusive says that one node at a time may have the volume.
@@ -32,12 +34,14 @@ type place struct {
 	// state is the node, nil if it is gone.
 	state *v1.Node
 	// pods are those of the node that need the volume, the oldest first, and volume is by which they have it; nil if there
-	// are none.
+	// are none. own is what the first pod calls it that describes the volume itself.
 	pods   []*v1.Pod
 	volume *v1.PersistentVolume
+	own    string
 	// attachment is the one of volume and node, nil if there is none that the informer knows.
 	attachment *storagev1.VolumeAttachment
-	// uncertain says that an attachment was asked for, and that nobody has said whether it was made.
+	// uncertain says that an attachment was asked for, and that nobody has said whether it was made; of a direct volume, that
+	// the node may have it, by what it has said last.
 	uncertain bool
 	// unneeded is since when no pod has needed the volume there, zero while one does.
 	unneeded time.Time
@@ -106,13 +110,19 @@ func (f *facts) needed(at *place) bool { return f.attachable && len(at.pods) > 0
 
 // taken reports whether the node may have the volume, or gets it in this plan.
 func (f *facts) taken(at *place, p *plan) bool {
-	return at.attachment != nil || at.uncertain || f.reported(at) || p.has(attach, at)
+	return at.attachment != nil || at.uncertain || f.reported(at) || p.has(attach, at) || p.has(report, at)
 }
 
 func (f *facts) reported(at *place) bool { return at.state != nil && reports(at.state, f.name) }
 
 // provide is for a node that is to have the volume.
 func (f *facts) provide(at *place, p *plan) {
+	if f.direct {
+		if !f.reported(at) && f.free(at, p) {
+			p.do(report, at)
+		}
+		return
+	}
 	a := at.attachment
 	attached := a != nil && a.DeletionTimestamp == nil && a.Status.Attached
 	switch reported := f.reported(at); {
@@ -139,20 +149,26 @@ func (f *facts) provide(at *place, p *plan) {
 
 // request has an attachment made, unless another node has the volume.
 func (f *facts) request(at *place, p *plan) {
+	if f.free(at, p) {
+		p.do(attach, at)
+	}
+}
+
+// free reports whether a node may have the volume that does not have it yet. If another one has it, its pods are told.
+func (f *facts) free(at *place, p *plan) bool {
 	if at.state == nil || !managed(at.state) {
-		return
+		return false
 	}
-	if f.exclusive && !at.uncertain {
-		taken := false
-		for i := range f.places {
-			taken = taken || &f.places[i] != at && f.taken(&f.places[i], p)
-		}
-		if taken {
+	if !f.exclusive || at.uncertain {
+		return true
+	}
+	for i := range f.places {
+		if other := &f.places[i]; other != at && f.taken(other, p) {
 			f.tellTaken(at, p)
-			return
+			return false
 		}
 	}
-	p.do(attach, at)
+	return true
 }
 
 // await is for an attachment about which the attacher has said nothing.
@@ -222,9 +238,7 @@ func (f *facts) tellTaken(at *place, p *plan) {
 	certain := false
 	for i := range f.places {
 		other := &f.places[i]
-		a := other.attachment
-		if other == at || a == nil || !a.Status.Attached || p.has(detach, other) ||
-			a.DeletionTimestamp != nil && a.Status.DetachError == nil {
+		if other == at || p.has(detach, other) || !f.certain(other, p) {
 			continue
 		}
 		certain = true
@@ -236,6 +250,15 @@ func (f *facts) tellTaken(at *place, p *plan) {
 	for _, pod := range at.pods {
 		p.says = append(p.says, saying{pod, "taken", about("Multi-Attach error", at, usedBy(pod, users))})
 	}
+}
+
+// certain reports whether a node has the volume, and is not about to lose it.
+func (f *facts) certain(at *place, p *plan) bool {
+	if f.direct {
+		return f.taken(at, p)
+	}
+	a := at.attachment
+	return a != nil && a.Status.Attached && (a.DeletionTimestamp == nil || a.Status.DetachError != nil)
 }
 
 // usedBy names the users in the pod's namespace, and counts the others: who may see a namespace may not see all.
@@ -261,8 +284,11 @@ func usedBy(pod *v1.Pod, users []*v1.Pod) string {
 // about returns a message as upstream's controller has it.
 func about(what string, at *place, more string) string {
 	name := "nil"
-	if at.volume != nil {
+	switch {
+	case at.volume != nil:
 		name = at.volume.Name
+	case at.own != "":
+		name = at.own
 	}
 	return fmt.Sprintf("%s for volume %q %s", what, name, more)
 }

@@ -125,6 +125,47 @@ func TestDecisions(t *testing.T) {
 	}
 }
 
+// A volume that the node attaches itself has no attachment: what nodes say is all there is.
+func TestDecisionsAboutDisks(t *testing.T) {
+	pod, second := newPod("p", "a"), newPod("q", "b", later)
+	shared := func(f *facts) { f.exclusive = false }
+	after := func(d time.Duration) func(*facts) { return func(f *facts) { f.now = began.Add(d) } }
+	for _, test := range []struct {
+		name   string
+		places []place
+		want   string
+		change []func(*facts)
+	}{
+		{"a pod comes", []place{there("a", newNode("a"), pod)}, "report a", nil},
+		{"the node is gone", []place{there("a", pod)}, "", nil},
+		{"the node attaches by itself", []place{there("a", newNode("a", unmanaged), pod)}, "", nil},
+		{"reported", []place{there("a", newNode("a", reporting, using), pod, true)}, "", nil},
+		{"two nodes, one volume", []place{there("a", newNode("a"), newPod("p", "a", later)), there("b", newNode("b"), newPod("q", "b"))}, "report b, tell p", nil},
+		{"two nodes, a volume for many", []place{there("a", newNode("a"), pod), there("b", newNode("b"), second)}, "report a, report b", []func(*facts){shared}},
+		{"another has it", []place{there("a", newNode("a", reporting), pod, true), there("b", newNode("b"), second)}, "tell q", nil},
+		{"another lets go", []place{there("a", newNode("a", reporting), true), there("b", newNode("b"), second)}, "detach a", nil},
+		{"another still uses it, although it may not", []place{there("a", newNode("a", using), true), there("b", newNode("b"), second)}, "tell q", nil},
+		{"another uses it, and it was taken by force", []place{there("a", newNode("a", using, silent)), there("b", newNode("b"), second)}, "report b", nil},
+		{"needed again where it is in use", []place{there("a", newNode("a", using), pod, true), there("b", newNode("b"), second)}, "report a, tell q", nil},
+		{"another node is gone, which had it", []place{there("a", true, time.Duration(0)), there("b", newNode("b"), second)}, "tell q, again in 6m0s", nil},
+		{"another node is gone for long", []place{there("a", true, time.Duration(0)), there("b", newNode("b"), second)}, "detach(timeout) a", []func(*facts){after(6 * time.Minute)}},
+		{"not needed", []place{there("a", newNode("a", reporting), true)}, "detach a", nil},
+		{"not needed and in use", []place{there("a", newNode("a", reporting, using), true)}, "", nil},
+		{"in use, silent for long", []place{there("a", newNode("a", reporting, using, silent), true, time.Duration(0))}, "detach(timeout) a", []func(*facts){after(7 * time.Minute)}},
+		{"in use, the node is out of service", []place{there("a", newNode("a", reporting, using, silent, lost), true)}, "detach(out-of-service) a", nil},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			f := &facts{name: name, direct: true, attachable: true, exclusive: true, places: test.places, now: began}
+			for _, change := range test.change {
+				change(f)
+			}
+			if got := decide(f).text(); got != test.want {
+				t.Errorf("plan %q, want %q", got, test.want)
+			}
+		})
+	}
+}
+
 func TestWords(t *testing.T) {
 	local, foreign := newPod("p", "a"), newPod("r", "a", elsewhere)
 	waiting := there("b", newNode("b"), newPod("q", "b"))
@@ -203,8 +244,9 @@ func TestNamesOfVolumes(t *testing.T) {
 		return newVolume(func(pv *v1.PersistentVolume) { pv.Spec.PersistentVolumeSource = source })
 	}
 	for want, pv := range map[string]*v1.PersistentVolume{
-		"kubernetes.io/csi/csi.example.com^h":     newVolume(),
-		"kubernetes.io/csi/ebs.csi.aws.com^vol-1": disk(v1.PersistentVolumeSource{AWSElasticBlockStore: &v1.AWSElasticBlockStoreVolumeSource{VolumeID: "vol-1"}}),
+		"kubernetes.io/csi/csi.example.com^h":               newVolume(),
+		"kubernetes.io/csi/ebs.csi.aws.com^vol-1":           disk(v1.PersistentVolumeSource{AWSElasticBlockStore: &v1.AWSElasticBlockStoreVolumeSource{VolumeID: "vol-1"}}),
+		"kubernetes.io/iscsi/p:iqn.2001-04.com.example:d:0": disk(v1.PersistentVolumeSource{ISCSI: &v1.ISCSIPersistentVolumeSource{TargetPortal: "p", IQN: "iqn.2001-04.com.example:d"}}),
 		"": disk(v1.PersistentVolumeSource{NFS: &v1.NFSVolumeSource{Server: "s", Path: "/"}}),
 	} {
 		if got := nameOf(pv); string(got) != want {
@@ -212,9 +254,9 @@ func TestNamesOfVolumes(t *testing.T) {
 		}
 	}
 	n := newNode("a", reporting, using, func(n *v1.Node) {
-		n.Status.VolumesInUse = append(n.Status.VolumesInUse, "kubernetes.io/iscsi/x", "kubernetes.io/csi/other^1")
+		n.Status.VolumesInUse = append(n.Status.VolumesInUse, "kubernetes.io/iscsi/x", "kubernetes.io/csi/other^1", "kubernetes.io/rbd/x")
 	})
-	if got := mentioned(n); !slices.Equal(got, []string{string(name), "kubernetes.io/csi/other^1"}) {
+	if got := mentioned(n); !slices.Equal(got, []string{string(name), "kubernetes.io/iscsi/x", "kubernetes.io/csi/other^1"}) {
 		t.Errorf("mentioned: %q", got)
 	}
 }

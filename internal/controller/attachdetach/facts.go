@@ -23,13 +23,12 @@ import (
 // sync brings a volume to where it should be. The key is its name, or that of an attachment whose volume is gone.
 func (c *Controller) sync(ctx context.Context, key string) error {
 	name := v1.UniqueVolumeName(key)
-	driver, handle, ok := attachments.SplitVolumeName(name)
-	if !ok {
+	if !ours(name) {
 		return c.syncOrphan(ctx, key)
 	}
 	remembered := c.memories.of(key)
 	defer c.memories.tidy(key)
-	f, err := c.facts(name, driver, handle, remembered)
+	f, err := c.facts(name, remembered)
 	if err != nil {
 		return err
 	}
@@ -41,11 +40,14 @@ func (c *Controller) sync(ctx context.Context, key string) error {
 }
 
 // facts collects what decides about a volume, from the informers and from what was done before.
-func (c *Controller) facts(name v1.UniqueVolumeName, driver, handle string, remembered *memory) (*facts, error) {
-	f := &facts{name: name, driver: driver, handle: handle, now: time.Now(), options: c.options}
+func (c *Controller) facts(name v1.UniqueVolumeName, remembered *memory) (*facts, error) {
+	f := &facts{name: name, direct: attachments.KindByNode(name) != "", attachable: true, now: time.Now(), options: c.options}
 	var err error
-	if f.attachable, err = c.attachable(driver); err != nil {
-		return nil, err
+	if !f.direct {
+		f.driver, f.handle, _ = attachments.SplitVolumeName(name)
+		if f.attachable, err = c.attachable(f.driver); err != nil {
+			return nil, err
+		}
 	}
 	places := map[string]*place{}
 	at := func(node string) *place {
@@ -69,8 +71,10 @@ func (c *Controller) facts(name v1.UniqueVolumeName, driver, handle string, reme
 	}
 	for _, node := range slices.Sorted(maps.Keys(places)) {
 		p := places[node]
-		if p.attachment, err = controller.Found(c.attachments.Get(attachments.Name(driver, handle, node))); err != nil {
-			return nil, err
+		if !f.direct {
+			if p.attachment, err = controller.Found(c.attachments.Get(attachments.Name(f.driver, f.handle, node))); err != nil {
+				return nil, err
+			}
 		}
 		if p.state, err = controller.Found(c.nodes.Get(node)); err != nil {
 			return nil, err
@@ -112,7 +116,27 @@ func (c *Controller) users(name v1.UniqueVolumeName, at func(node string) *place
 			}
 		}
 	}
-	return exclusive, nil
+	return exclusive, c.ownUsers(name, at)
+}
+
+// ownUsers is users for the pods that describe the volume themselves. Nothing says whether one node at a time may have it.
+func (c *Controller) ownUsers(name v1.UniqueVolumeName, at func(node string) *place) error {
+	all, err := controller.LookUp[*v1.Pod](c.podIndex, byName, string(name))
+	if err != nil {
+		return err
+	}
+	all = slices.DeleteFunc(all, func(p *v1.Pod) bool { return !needs(p) })
+	slices.SortFunc(all, older)
+	for _, pod := range all {
+		p := at(pod.Spec.NodeName)
+		p.pods = append(p.pods, pod)
+		for i := range pod.Spec.Volumes {
+			if v := &pod.Spec.Volumes[i]; p.own == "" && attachments.OwnByNode(&v.VolumeSource) == name {
+				p.own = v.Name
+			}
+		}
+	}
+	return nil
 }
 
 // podsOf returns the pods that need a volume: they have a node, something of them may run, and the volume is bound to
@@ -149,7 +173,12 @@ func has(p *v1.Pod, claim *v1.PersistentVolumeClaim) bool {
 // recall adds what was done at a place before, and forgets what no longer matters.
 func (f *facts) recall(p *place, remembered *memory) {
 	t := remembered.at(p.node)
-	if p.attachment != nil {
+	switch {
+	case f.direct && p.state != nil:
+		lists := f.reported(p) || uses(p.state, f.name)
+		t.forced = t.forced && lists
+		t.uncertain = lists && !t.forced
+	case p.attachment != nil:
 		t.uncertain = false
 	}
 	f.observe(p, t)

@@ -55,10 +55,20 @@ func init() {
 // plugin is upstream's name for the kind of a driver's volumes.
 func plugin(driver string) string { return "kubernetes.io/csi:" + driver }
 
+// pluginOf is upstream's name for the kind of a volume that is attached; "" for a name of another volume.
+func pluginOf(name v1.UniqueVolumeName) string {
+	if driver, _, ok := attachments.SplitVolumeName(name); ok {
+		return plugin(driver)
+	}
+	return attachments.KindByNode(name)
+}
+
+func (f *facts) plugin() string { return pluginOf(f.name) }
+
 // operation counts what was done about a volume, which may be nil.
-func operation(name, driver, status string, pv *v1.PersistentVolume, took time.Duration) {
-	migrated := pv != nil && pv.Spec.CSI == nil
-	operations.WithLabelValues(plugin(driver), name, status, strconv.FormatBool(migrated)).Observe(took.Seconds())
+func operation(name, plugin, status string, pv *v1.PersistentVolume, took time.Duration) {
+	migrated := pv != nil && pv.Spec.CSI == nil && attachments.ByNode(&pv.Spec.PersistentVolumeSource) == ""
+	operations.WithLabelValues(plugin, name, status, strconv.FormatBool(migrated)).Observe(took.Seconds())
 }
 
 // observe notes what the attacher has done at a place since the last look.
@@ -69,11 +79,11 @@ func (f *facts) observe(p *place, t *trace) {
 	case a == nil: // it was deleted before it was attached
 		t.asked = time.Time{}
 	case a.Status.Attached:
-		operation(attaching, f.driver, success, p.volume, f.now.Sub(t.asked))
+		operation(attaching, f.plugin(), success, p.volume, f.now.Sub(t.asked))
 		t.asked = time.Time{}
 	}
 	if !t.released.IsZero() && a == nil {
-		operation(detaching, f.driver, success, p.volume, f.now.Sub(t.released))
+		operation(detaching, f.plugin(), success, p.volume, f.now.Sub(t.released))
 		t.released = time.Time{}
 	}
 }
@@ -98,40 +108,9 @@ func (n *counter) CollectWithStability(ch chan<- metrics.Metric) {
 	if c == nil {
 		return
 	}
-	type series struct{ first, second string }
-	inUse, total := map[series]int{}, map[series]int{}
-	type spot struct{ volume, node string }
-	spots := map[spot]bool{}
-	volumes, err := c.volumes.List(labels.Everything())
+	inUse, total, err := c.count()
 	if err != nil {
-		return // a lister has no errors
-	}
-	for _, pv := range volumes {
-		driver, _, ok := attachments.SplitVolumeName(nameOf(pv))
-		if !ok {
-			continue
-		}
-		pods, err := c.podsOf(pv)
-		attachable, err2 := c.attachable(driver)
-		if err != nil || err2 != nil {
-			return
-		}
-		for _, pod := range pods {
-			inUse[series{pod.Spec.NodeName, plugin(driver)}]++
-			if at := (spot{string(nameOf(pv)), pod.Spec.NodeName}); attachable && !spots[at] {
-				spots[at] = true
-				total[series{plugin(driver), wanted}]++
-			}
-		}
-	}
-	all, err := c.attachments.List(labels.Everything())
-	if err != nil {
-		return
-	}
-	for _, a := range all {
-		if attachments.IsName(a.Name) {
-			total[series{plugin(a.Spec.Attacher), actual}]++
-		}
+		return // there is nobody to tell
 	}
 	for s, count := range inUse {
 		ch <- metrics.NewLazyConstMetric(inUseDesc, metrics.GaugeValue, float64(count), s.first, s.second)
@@ -139,4 +118,80 @@ func (n *counter) CollectWithStability(ch chan<- metrics.Metric) {
 	for s, count := range total {
 		ch <- metrics.NewLazyConstMetric(totalDesc, metrics.GaugeValue, float64(count), s.first, s.second)
 	}
+}
+
+// series has the two labels of a metric.
+type series struct{ first, second string }
+
+// count returns the volumes in use by node and kind, and all volumes by kind and state.
+func (c *Controller) count() (inUse, total map[series]int, err error) {
+	inUse, total = map[series]int{}, map[series]int{}
+	type spot struct {
+		volume v1.UniqueVolumeName
+		node   string
+	}
+	spots := map[spot]bool{}
+	used := func(name v1.UniqueVolumeName, node string, attachable bool) {
+		inUse[series{node, pluginOf(name)}]++
+		if at := (spot{name, node}); attachable && !spots[at] {
+			spots[at] = true
+			total[series{pluginOf(name), wanted}]++
+		}
+	}
+	volumes, err := c.volumes.List(labels.Everything())
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, pv := range volumes {
+		name := nameOf(pv)
+		if name == "" {
+			continue
+		}
+		attachable := true
+		if driver, _, ok := attachments.SplitVolumeName(name); ok {
+			if attachable, err = c.attachable(driver); err != nil {
+				return nil, nil, err
+			}
+		}
+		pods, err := c.podsOf(pv)
+		if err != nil {
+			return nil, nil, err
+		}
+		for _, pod := range pods {
+			used(name, pod.Spec.NodeName, attachable)
+		}
+	}
+	for _, own := range c.podIndex.ListIndexFuncValues(byName) {
+		name := v1.UniqueVolumeName(own)
+		err := c.ownUsers(name, func(node string) *place { used(name, node, true); return &place{} })
+		if err != nil {
+			return nil, nil, err
+		}
+	}
+	return inUse, total, c.countAttached(total)
+}
+
+// countAttached adds the volumes that are attached, or about to be.
+func (c *Controller) countAttached(total map[series]int) error {
+	all, err := c.attachments.List(labels.Everything())
+	if err != nil {
+		return err
+	}
+	for _, a := range all {
+		if attachments.IsName(a.Name) {
+			total[series{plugin(a.Spec.Attacher), actual}]++
+		}
+	}
+	nodes, err := c.nodes.List(labels.Everything())
+	if err != nil {
+		return err
+	}
+	for _, n := range nodes {
+		for _, a := range n.Status.VolumesAttached {
+			if kind := attachments.KindByNode(a.Name); kind != "" {
+				total[series{kind, actual}]++
+			}
+		}
+	}
+	return nil
 }

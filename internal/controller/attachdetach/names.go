@@ -12,10 +12,10 @@ import (
 	"wherry.dev/internal/controller/claimusers"
 )
 
-// Indices: of volumes and nodes by the names of CSI volumes, of pods and attachments by the node, of attachments by the
-// PersistentVolume.
+// Indices: of PersistentVolumes, nodes and pods by the names of volumes that are attached, of pods and attachments by the
+// node, of attachments by the PersistentVolume. Pods are found by what they describe themselves.
 const (
-	byName   = "wherry/csivolume"
+	byName   = "wherry/attachable"
 	byNode   = "wherry/attachnode"
 	byVolume = "wherry/attachvolume"
 )
@@ -23,9 +23,12 @@ const (
 // translator knows the CSI drivers that have taken over from Kubernetes' own kinds of volumes.
 var translator = csitranslation.New()
 
-// nameOf returns the name of the CSI volume that a PersistentVolume is for, also if it is of a kind from which a driver
-// has taken over; "" if it is of another kind.
+// nameOf returns the name of the volume that a PersistentVolume is for, also if it is of a kind from which a CSI driver has
+// taken over; "" if it is of a kind that is not attached.
 func nameOf(pv *v1.PersistentVolume) v1.UniqueVolumeName {
+	if name := attachments.ByNode(&pv.Spec.PersistentVolumeSource); name != "" {
+		return name
+	}
 	if pv.Spec.CSI == nil {
 		if !translator.IsPVMigratable(pv) {
 			return ""
@@ -46,11 +49,28 @@ func namesOf(pv *v1.PersistentVolume) []string {
 	return nil
 }
 
-// mentioned returns the names of the CSI volumes that a node reports to have, or to use.
+// ownOf returns the names of the volumes that a pod describes itself and that are attached.
+func ownOf(p *v1.Pod) []string {
+	var out []string
+	for i := range p.Spec.Volumes {
+		if name := string(attachments.OwnByNode(&p.Spec.Volumes[i].VolumeSource)); name != "" && !slices.Contains(out, name) {
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
+// ours reports whether a name in a node's status is of a volume that this controller attaches.
+func ours(name v1.UniqueVolumeName) bool {
+	_, _, ok := attachments.SplitVolumeName(name)
+	return ok || attachments.KindByNode(name) != ""
+}
+
+// mentioned returns the names of the volumes that a node reports to have, or to use.
 func mentioned(n *v1.Node) []string {
 	var out []string
 	add := func(name v1.UniqueVolumeName) {
-		if _, _, ok := attachments.SplitVolumeName(name); ok && !slices.Contains(out, string(name)) {
+		if ours(name) && !slices.Contains(out, string(name)) {
 			out = append(out, string(name))
 		}
 	}
@@ -63,9 +83,9 @@ func mentioned(n *v1.Node) []string {
 	return out
 }
 
-// nodeOfUser is the node of a pod that has claims.
+// nodeOfUser is the node of a pod that has claims, or describes a volume that is attached.
 func nodeOfUser(p *v1.Pod) []string {
-	if p.Spec.NodeName == "" || len(claimusers.ClaimsOf(p)) == 0 {
+	if p.Spec.NodeName == "" || len(claimusers.ClaimsOf(p)) == 0 && len(ownOf(p)) == 0 {
 		return nil
 	}
 	return []string{p.Spec.NodeName}

@@ -31,6 +31,7 @@ func (c *Controller) podChanged(old, obj any) {
 }
 
 func (c *Controller) wakeVolumesOf(p *v1.Pod) {
+	c.wakeNames(ownOf(p))
 	for _, key := range claimusers.ClaimsOf(p) {
 		namespace, name, err := cache.SplitMetaNamespaceKey(key)
 		if err != nil {
@@ -164,7 +165,7 @@ func (c *Controller) listsChanged(was, is *v1.Node) {
 		return
 	}
 	for in := range changed {
-		if _, _, ok := attachments.SplitVolumeName(in.name); ok {
+		if ours(in.name) {
 			c.loop.Add(string(in.name))
 		}
 	}

@@ -371,6 +371,110 @@ func TestANodeThatDies(t *testing.T) {
 	})
 }
 
+// disk is the volume pv as a disk of an iSCSI target.
+func disk(pv *v1.PersistentVolume) {
+	pv.Spec.PersistentVolumeSource = v1.PersistentVolumeSource{ISCSI: &v1.ISCSIPersistentVolumeSource{TargetPortal: "t", IQN: "iqn.2001-04.com.example:d"}}
+}
+
+const diskName = v1.UniqueVolumeName("kubernetes.io/iscsi/t:iqn.2001-04.com.example:d:0")
+
+// TestTheWayOfADisk is the way of a volume for one that nodes attach themselves.
+func TestTheWayOfADisk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, newVolume(disk), newClaim(), newNode("a"), newNode("b"), newPod("p", "a"))
+		if n := w.node(); !reports(n, diskName) {
+			t.Fatalf("not reported: %v", n.Status.VolumesAttached)
+		}
+		w.changeNode(func(n *v1.Node) { n.Status.VolumesInUse = []v1.UniqueVolumeName{diskName} })
+		w.add(newPod("q", "b", later))
+		w.deletePod("p")
+		other := func() *v1.Node {
+			n, err := w.CoreV1().Nodes().Get(t.Context(), "b", metav1.GetOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return n
+		}
+		if !reports(w.node(), diskName) || reports(other(), diskName) {
+			t.Error("given to another node while it is in use")
+		}
+		w.changeNode(func(n *v1.Node) { n.Status.VolumesInUse = nil })
+		if reports(w.node(), diskName) || !reports(other(), diskName) {
+			t.Errorf("a: %v, b: %v", w.node().Status.VolumesAttached, other().Status.VolumesAttached)
+		}
+		if got := w.told("p"); got != "SuccessfulAttachVolume" {
+			t.Errorf("the first pod is told %q", got)
+		}
+		if got := w.told("q"); got != "FailedAttachVolume SuccessfulAttachVolume" {
+			t.Errorf("the second pod is told %q", got)
+		}
+		list, err := w.StorageV1().VolumeAttachments().List(t.Context(), metav1.ListOptions{})
+		if err != nil || len(list.Items) > 0 {
+			t.Errorf("attachments: %v, %v", list.Items, err)
+		}
+		if n := len(w.c.memories.byVolume); n > 1 { // that b has it, in case b should be deleted
+			t.Errorf("%d volumes are remembered", n)
+		}
+	})
+}
+
+// TestADiskOfAPodsOwn may be at several nodes: nothing says that it may not.
+func TestADiskOfAPodsOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		own := func(p *v1.Pod) {
+			p.Spec.Volumes[0].VolumeSource = v1.VolumeSource{ISCSI: &v1.ISCSIVolumeSource{TargetPortal: "t", IQN: "iqn.2001-04.com.example:d"}}
+		}
+		w := start(t, newNode("a"), newNode("b"), newPod("p", "a", own), newPod("q", "b", own))
+		if got := w.told("p") + w.told("q"); got != "SuccessfulAttachVolumeSuccessfulAttachVolume" || !reports(w.node(), diskName) {
+			t.Errorf("told %q; %v", got, w.node().Status.VolumesAttached)
+		}
+		inUse, total, err := w.c.count()
+		if err != nil || inUse[series{"a", attachments.ISCSI}] != 1 || total[series{attachments.ISCSI, wanted}] != 2 || total[series{attachments.ISCSI, actual}] != 2 {
+			t.Errorf("in use %v, all %v, %v", inUse, total, err)
+		}
+		w.deletePod("p")
+		if n := w.node(); len(n.Status.VolumesAttached) > 0 {
+			t.Errorf("still reported: %v", n.Status.VolumesAttached)
+		}
+	})
+}
+
+// TestANodeThatDiesWithADisk loses it to another one after six minutes, even if nobody has its Node any more.
+func TestANodeThatDiesWithADisk(t *testing.T) {
+	for how, die := range map[string]func(*world){
+		"silent": func(w *world) { w.changeNode(silent) },
+		"deleted": func(w *world) {
+			if err := w.CoreV1().Nodes().Delete(w.t.Context(), "a", metav1.DeleteOptions{}); err != nil {
+				w.t.Fatal(err)
+			}
+			w.settle()
+		},
+	} {
+		t.Run(how, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := start(t, newVolume(disk), newClaim(), newNode("a"), newNode("b"), newPod("p", "a"))
+				w.changeNode(func(n *v1.Node) { n.Status.VolumesInUse = []v1.UniqueVolumeName{diskName} })
+				die(w)
+				w.deletePod("p")
+				w.add(newPod("q", "b"))
+				has := func() bool {
+					n, err := w.CoreV1().Nodes().Get(t.Context(), "b", metav1.GetOptions{})
+					return err == nil && reports(n, diskName)
+				}
+				time.Sleep(5 * time.Minute)
+				if has() {
+					t.Error("given away too early")
+				}
+				time.Sleep(time.Minute)
+				w.settle()
+				if !has() {
+					t.Error("not given to the other node")
+				}
+			})
+		})
+	}
+}
+
 // TestAThousandPodsOfOneVolume cost one attachment and one write of the node's status.
 func TestAThousandPodsOfOneVolume(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

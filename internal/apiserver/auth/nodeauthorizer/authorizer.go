@@ -15,6 +15,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 
+	"wherry.dev/internal/api/attachments"
 	"wherry.dev/internal/apiserver/auth/policy"
 	"wherry.dev/internal/apiserver/auth/rbac"
 )
@@ -180,12 +181,12 @@ func (a *Authorizer) secrets(ctx context.Context, node string, attrs authorizer.
 
 // needsSecret reports whether a node needs a secret for a volume.
 func needsSecret(volume *corev1.PersistentVolume, namespace, name string) bool {
-	csi := volume.Spec.CSI
-	if csi == nil {
-		return false
+	var refs []*corev1.SecretReference
+	if csi := volume.Spec.CSI; csi != nil {
+		refs = []*corev1.SecretReference{csi.NodeStageSecretRef, csi.NodePublishSecretRef, csi.NodeExpandSecretRef}
 	}
-	return slices.ContainsFunc([]*corev1.SecretReference{csi.NodeStageSecretRef, csi.NodePublishSecretRef, csi.NodeExpandSecretRef},
-		func(r *corev1.SecretReference) bool { return r != nil && r.Namespace == namespace && r.Name == name })
+	refs = append(refs, attachments.ISCSISecret(volume))
+	return slices.ContainsFunc(refs, func(r *corev1.SecretReference) bool { return r != nil && r.Namespace == namespace && r.Name == name })
 }
 
 // getting allows get of single objects.

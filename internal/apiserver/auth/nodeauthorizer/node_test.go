@@ -39,6 +39,8 @@ func (cluster) VolumeOf(_ context.Context, namespace, claim string) (*corev1.Per
 	pv := &corev1.PersistentVolume{}
 	if namespace == "ns" && claim != "unbound" {
 		pv.Spec.CSI = &corev1.CSIPersistentVolumeSource{NodeStageSecretRef: ref}
+		pv.Spec.ISCSI = &corev1.ISCSIPersistentVolumeSource{SecretRef: &corev1.SecretReference{Name: "chap-of-" + claim}}
+		pv.Spec.ClaimRef = &corev1.ObjectReference{Namespace: namespace, Name: claim}
 	}
 	return pv, nil
 }
@@ -363,6 +365,10 @@ func TestANodeGetsTheSecretsOfItsVolumes(t *testing.T) {
 		want                        authorizer.Decision
 	}{
 		{"n", "get", "drivers", "of-c", authorizer.DecisionAllow},
+		{"n", "get", "ns", "chap-of-c", authorizer.DecisionAllow},
+		{"n", "list", "ns", "chap-of-c", authorizer.DecisionNoOpinion},
+		{"n", "get", "drivers", "chap-of-c", authorizer.DecisionNoOpinion},
+		{"n", "get", "ns", "chap-of-other", authorizer.DecisionNoOpinion},
 		{"n", "list", "drivers", "of-c", authorizer.DecisionNoOpinion},
 		{"n", "get", "ns", "of-c", authorizer.DecisionNoOpinion},
 		{"n", "get", "drivers", "of-unbound", authorizer.DecisionNoOpinion},
