@@ -25,7 +25,7 @@ func (k *Kubelet) csiVolumes() *volume.CSI {
 		Drivers: &csi.Drivers{
 			Install: node.Install, Uninstall: node.Uninstall, Came: func(driver string) { k.volumes.DriverCame(driver) },
 		},
-		Client: k.deps.Client, Report: k.node.Trigger,
+		Client: k.deps.Client,
 	}
 }
 
@@ -55,7 +55,7 @@ func (k *Kubelet) volumesInUse(before []v1.UniqueVolumeName) []v1.UniqueVolumeNa
 func (k *Kubelet) nodeSeen(n *v1.Node) {
 	k.node.Observe(n)
 	k.podRange.observe(n)
-	k.volumes.CSI.NodeSeen(n)
+	k.volumes.Attached.NodeSeen(n)
 }
 
 // usageTime is how long a driver may take to tell how full a volume is.

@@ -13,12 +13,16 @@ import (
 )
 
 // programs that the runtime and its tests run; their libraries come along.
-var programs = []string{"crun", "runc", "conmon", "nft", "ip"}
+var programs = []string{"crun", "runc", "conmon", "nft", "ip", "iscsiadm", "iscsid", "mkfs.ext4", "blkid"}
 
 // modules are the kernel modules that pods need.
 var modules = []string{
 	"kernel/arch", "kernel/crypto", "kernel/lib", "kernel/net", "kernel/fs/overlayfs", "kernel/fs/quota",
-	"kernel/drivers/virtio", "kernel/drivers/block/virtio_blk.ko", "kernel/drivers/net/veth.ko", "kernel/drivers/net/tun.ko", "kernel/drivers/net/wireguard", "modules.builtin", "modules.builtin.modinfo", "modules.order",
+	"kernel/drivers/virtio", "kernel/drivers/block/virtio_blk.ko", "kernel/drivers/net/veth.ko", "kernel/drivers/net/tun.ko", "kernel/drivers/net/wireguard",
+	"kernel/drivers/scsi/scsi_common.ko", "kernel/drivers/scsi/scsi_mod.ko", "kernel/drivers/scsi/sd_mod.ko", "kernel/drivers/scsi/scsi_transport_iscsi.ko",
+	"kernel/drivers/scsi/libiscsi.ko", "kernel/drivers/scsi/libiscsi_tcp.ko", "kernel/drivers/scsi/iscsi_tcp.ko",
+	"kernel/drivers/target/target_core_mod.ko", "kernel/drivers/target/target_core_file.ko", "kernel/drivers/target/iscsi", "kernel/fs/configfs",
+	"kernel/block", "modules.builtin", "modules.builtin.modinfo", "modules.order",
 }
 
 // buildInitramfs builds the machine's whole file system.
@@ -49,7 +53,11 @@ func buildInitramfs(ctx context.Context, o options, k kernel) (string, error) {
 	for name, text := range map[string]string{
 		"init": firstInit, "sbin/init": secondInit(o), "etc/passwd": "root:x:0:0:root:/root:/bin/sh\n", "etc/group": "root:x:0:\n",
 		"etc/hosts": "127.0.0.1 localhost vm\n", "etc/resolv.conf": "nameserver 127.0.0.1\n",
+		"etc/open-iscsi-test": "", "etc/iscsi/initiatorname.iscsi": "InitiatorName=iqn.2001-04.com.example:vm\n", "etc/iscsi/iscsid.conf": "node.startup = manual\n",
 	} {
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(root, name)), 0o755); err != nil {
+			return "", err
+		}
 		if err := os.WriteFile(filepath.Join(root, name), []byte(text), 0o755); err != nil {
 			return "", err
 		}

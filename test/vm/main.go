@@ -23,8 +23,8 @@ import (
 )
 
 // packages whose code differs between the cgroup versions, or runs on them, or needs a file system with project quotas, or a
-// kernel with WireGuard.
-var packages = []string{"internal/cgroup", "internal/quota", "internal/localvolume", "internal/oci", "internal/cri", "internal/cni/mesh", withSwap}
+// kernel with WireGuard, or with iSCSI.
+var packages = []string{"internal/cgroup", "internal/quota", "internal/localvolume", "internal/oci", "internal/cri", "internal/cni/mesh", "internal/kubelet/disks", withSwap}
 
 // withSwap is the last package; its tests find swap in the machine.
 const withSwap = "test/v2"
@@ -33,6 +33,7 @@ const withSwap = "test/v2"
 var debian = [][2]string{
 	{"qemu-system-x86_64", "qemu-system-x86"}, {"/bin/busybox", "busybox-static"}, {"cpio", "cpio"}, {"dpkg-deb", "dpkg"}, {"mkfs.ext4", "e2fsprogs"},
 	{"crun", "crun"}, {"runc", "runc"}, {"conmon", "conmon"}, {"nft", "nftables"}, {"ip", "iproute2"},
+	{"iscsiadm", "open-iscsi"},
 }
 
 // onCgroups are those tests of a large package that the cgroup version can affect: the whole

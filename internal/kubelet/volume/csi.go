@@ -202,13 +202,6 @@ func lives(d *storagev1.CSIDriver, name string, mode storagev1.VolumeLifecycleMo
 	return fmt.Errorf("volume mode %q not supported by driver %s (only supports %q)", mode, name, modes)
 }
 
-func (p *csiJob) step(ofMount, ofDevice string) string {
-	if p.block {
-		return ofDevice
-	}
-	return ofMount
-}
-
 // waits has the pod woken when a driver comes that is missing.
 func (p *csiJob) waits(err error) error {
 	if missing, ok := errors.AsType[*csi.NotRegisteredError](err); ok {
@@ -538,7 +531,7 @@ func (c csiVolume) leave(files csiFiles) error {
 	if err := files.remove(); err != nil {
 		return err
 	}
-	c.m.CSI.report()
+	c.m.Attached.report()
 	return nil
 }
 

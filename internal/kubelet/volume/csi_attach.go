@@ -4,11 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"sync"
-	"time"
 
-	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
@@ -20,44 +16,7 @@ import (
 type CSI struct {
 	Drivers *csi.Drivers
 	Client  kubernetes.Interface
-	// Report has the node's status written, with VolumesInUse.
-	Report func()
-
-	mu   sync.Mutex
-	node *v1.NodeStatus
-	seen chan struct{} // closed, and replaced, when the node's status is another one
 }
-
-func (c *CSI) report() {
-	if c.Report != nil {
-		c.Report()
-	}
-}
-
-// NodeSeen takes over which volumes the API server has as used by and as attached to the node.
-func (c *CSI) NodeSeen(n *v1.Node) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.node = &n.Status
-	if c.seen != nil {
-		close(c.seen)
-		c.seen = nil
-	}
-}
-
-// look returns the node's status as last seen, and what is closed when there is another one.
-func (c *CSI) look() (*v1.NodeStatus, <-chan struct{}) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.seen == nil {
-		c.seen = make(chan struct{})
-	}
-	return c.node, c.seen
-}
-
-// attachTime is how long a pod waits until it is told that its volume is not attached yet, as upstream's
-// podAttachAndMountTimeout.
-const attachTime = 2*time.Minute + 3*time.Second
 
 // attaches reports whether a volume has to be attached to the node before it can be used.
 func (p *csiJob) attaches() bool {
@@ -70,43 +29,13 @@ func (p *csiJob) attached(ctx context.Context) error {
 	if !p.attaches() {
 		return nil
 	}
-	waiting, cancel := context.WithTimeout(ctx, attachTime)
-	defer cancel()
-	name := attachments.VolumeName(p.driverName, p.handle)
-	told := false
-	for {
-		node, next := p.c.look()
-		used := node != nil && slices.Contains(node.VolumesInUse, name)
-		if used && attachedTo(node, name) {
-			break
-		}
-		if !used && !told {
-			p.c.report()
-			told = true
-		}
-		select {
-		case <-next:
-		case <-waiting.Done():
-			if ctx.Err() != nil {
-				return context.Cause(ctx)
-			}
-			const text = "Unable to attach or mount volumes: unmounted volumes=[%s], unattached volumes=[%s], failed to process volumes=[]: %w"
-			return &Failure{Reason: "FailedMount", err: fmt.Errorf(text, p.spec.name, p.spec.name, waiting.Err())} //nolint:staticcheck // upstream's words
-		}
+	if err := p.m.Attached.await(ctx, attachments.VolumeName(p.driverName, p.handle), p.spec.name); err != nil {
+		return err
 	}
 	if err := p.attachment(ctx); err != nil {
 		return &failedAt{p.step("MountVolume.WaitForAttach failed", "MapVolume.WaitForAttach failed"), err}
 	}
 	return nil
-}
-
-func attachedTo(node *v1.NodeStatus, name v1.UniqueVolumeName) bool {
-	for i := range node.VolumesAttached {
-		if node.VolumesAttached[i].Name == name {
-			return true
-		}
-	}
-	return false
 }
 
 // attachment takes over what the attacher passes on to the node.

@@ -10,7 +10,6 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 
@@ -175,9 +174,8 @@ func publishedElsewhere(dirs criconfig.Dirs, data volData, dir string) (bool, er
 	return false, nil
 }
 
-// VolumesInUse returns the attached volumes that the node has, or is about to have, as the disk knows them. Whoever
-// detaches volumes leaves these alone.
-func VolumesInUse(dirs criconfig.Dirs) ([]v1.UniqueVolumeName, error) {
+// csiInUse returns the volumes of drivers that somebody attaches and that the node has, or is about to have.
+func csiInUse(dirs criconfig.Dirs) ([]v1.UniqueVolumeName, error) {
 	var out []v1.UniqueVolumeName
 	for _, pattern := range []string{filepath.Join("*", "*", volDataFile), filepath.Join(devicesFolder, "*", "data", volDataFile)} {
 		all, err := filepath.Glob(filepath.Join(csiRoot(dirs), pattern))
@@ -197,8 +195,7 @@ func VolumesInUse(dirs criconfig.Dirs) ([]v1.UniqueVolumeName, error) {
 			}
 		}
 	}
-	slices.Sort(out)
-	return slices.Compact(out), nil
+	return out, nil
 }
 
 func sum(s string) string {

@@ -71,7 +71,7 @@ func addCSI(t *testing.T, m *Mounter, socket string, d *storagev1.CSIDriver) {
 			t.Fatal(err)
 		}
 	}
-	m.CSI = &CSI{Drivers: &csi.Drivers{Came: m.DriverCame}, Client: client}
+	m.CSI, m.Attached = &CSI{Drivers: &csi.Drivers{Came: m.DriverCame}, Client: client}, &Attached{}
 	if socket != "" {
 		if err := m.CSI.Drivers.Register(t.Context(), plugin(socket)); err != nil {
 			t.Fatal(err)
@@ -86,7 +86,7 @@ func restarted(t *testing.T, m *Mounter, driver *fakecsi.Driver) *Mounter {
 		Dirs: m.Dirs, Objects: m.Objects, Volume: m.Volume, Tokens: m.Tokens, NodeName: m.NodeName, NodeLabels: m.NodeLabels,
 		Freed: m.Freed, Warn: m.Warn, Tell: m.Tell,
 	}
-	n.CSI = &CSI{Drivers: &csi.Drivers{}, Client: m.CSI.Client}
+	n.CSI, n.Attached = &CSI{Drivers: &csi.Drivers{}, Client: m.CSI.Client}, &Attached{}
 	if err := n.CSI.Drivers.Register(t.Context(), plugin(driver.Socket())); err != nil {
 		t.Fatal(err)
 	}
@@ -260,7 +260,7 @@ func TestACSIVolumeAsADevice(t *testing.T) {
 func TestAVolumeIsAttachedFirst(t *testing.T) {
 	d, _, m := newCSI(t, nil) // a driver without an object attaches
 	reports := make(chan struct{}, 10)
-	m.CSI.Report = func() { reports <- struct{}{} }
+	m.Attached.Report = func() { reports <- struct{}{} }
 	id := attachments.Name(driverName, "handle/1", "n")
 	_, err := m.CSI.Client.StorageV1().VolumeAttachments().Create(t.Context(), &storagev1.VolumeAttachment{
 		ObjectMeta: metav1.ObjectMeta{Name: id},
@@ -280,10 +280,10 @@ func TestAVolumeIsAttachedFirst(t *testing.T) {
 	if err != nil || !slices.Equal(used, []v1.UniqueVolumeName{name}) {
 		t.Fatalf("the node uses %v, %v", used, err)
 	}
-	m.CSI.NodeSeen(&v1.Node{Status: v1.NodeStatus{VolumesAttached: []v1.AttachedVolume{{Name: name}}}})
-	m.CSI.NodeSeen(&v1.Node{Status: v1.NodeStatus{VolumesInUse: used}})
+	m.Attached.NodeSeen(&v1.Node{Status: v1.NodeStatus{VolumesAttached: []v1.AttachedVolume{{Name: name}}}})
+	m.Attached.NodeSeen(&v1.Node{Status: v1.NodeStatus{VolumesInUse: used}})
 	called(t, d)
-	m.CSI.NodeSeen(&v1.Node{Status: v1.NodeStatus{VolumesInUse: used, VolumesAttached: []v1.AttachedVolume{{Name: name}}}})
+	m.Attached.NodeSeen(&v1.Node{Status: v1.NodeStatus{VolumesInUse: used, VolumesAttached: []v1.AttachedVolume{{Name: name}}}})
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
@@ -300,11 +300,11 @@ func TestAVolumeIsAttachedFirst(t *testing.T) {
 func TestAPodThatWaitsForItsVolumeCanGo(t *testing.T) {
 	d, _, m := newCSI(t, nil)
 	ctx, cancel := context.WithCancel(t.Context())
-	m.CSI.Report = cancel
+	m.Attached.Report = cancel
 	if _, err := m.Mount(ctx, claimPod("u1"), "v"); err == nil {
 		t.Fatal("the volume was never attached")
 	}
-	m.CSI.Report = nil
+	m.Attached.Report = nil
 	clear(t, m, "u1")
 	called(t, d) // it was never asked
 	nothingLeft(t, m)

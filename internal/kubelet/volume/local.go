@@ -19,14 +19,17 @@ import (
 	"wherry.dev/internal/safepath"
 )
 
-// local is a directory or a device of the node, which a PersistentVolume names. A directory is bound into the pod's own;
-// a device is linked there.
+// local is a directory or a device of the node, which a PersistentVolume names. A directory is bound into the pod's own, and
+// so is what is on a device; a device itself is linked there.
 type local struct {
 	placed
 	m *Mounter
 }
 
-const localFolder = "kubernetes.io~local-volume"
+const (
+	localFolder = "kubernetes.io~local-volume"
+	localPlugin = "local-volume"
+)
 
 func (m *Mounter) locals() kind { return local{localFolder, m} }
 
@@ -35,11 +38,8 @@ func (local) is(s *spec) bool { return s.pv != nil && s.pv.Spec.Local != nil }
 // ready: what is mounted is complete, because mounting is the last step. A device is looked up anew.
 func (local) ready(dir string) (bool, error) { return mount.Mounted(dir) }
 
-func (local) tearDown(_ context.Context, dir string) error {
-	if err := mount.UnmountStack(dir); err != nil {
-		return err
-	}
-	return removePlace(dir)
+func (l local) tearDown(ctx context.Context, dir string) error {
+	return l.m.leaveDisk(ctx, localPlugin, dir)
 }
 
 // removePlace removes the link or the empty directory at which a volume was. It must not remove more: if something is
@@ -59,8 +59,15 @@ func (l local) setUp(ctx context.Context, s *spec, dir string) (time.Time, error
 	if err := os.MkdirAll(filepath.Dir(dir), 0o750); err != nil {
 		return time.Time{}, err
 	}
-	if s.block {
+	switch {
+	case s.block:
 		return time.Time{}, linkDevice(path, dir)
+	case isDisk(path) == nil:
+		return time.Time{}, l.m.useDisk(ctx, dir, &diskUse{
+			spec: s, plugin: localPlugin, id: s.pv.Name, is: diskRecord{Local: path},
+			readOnly: s.readOnly, fsType: ptr.Deref(s.pv.Spec.Local.FSType, ""),
+			connect: func(_ context.Context, r *diskRecord, _ func() error) (string, error) { return r.Local, nil },
+		})
 	}
 	// Pods that share a volume come one after another: the first one gives it to its group.
 	return time.Time{}, l.m.calls.alone(ctx, ofVolume, s.pv.Name, func() error { return l.bind(ctx, s, path, dir) })
@@ -123,7 +130,7 @@ func openVolume(path string) (*os.File, error) {
 	switch {
 	case err != nil:
 	case info.Mode()&fs.ModeDevice != 0:
-		err = fmt.Errorf("path %q is a device: this node mounts directories; a device can be had with volumeMode Block", path)
+		err = fmt.Errorf("path %q is a device without a file system", path)
 	case !info.IsDir():
 		err = fmt.Errorf("path %q is not a directory", path)
 	}
@@ -191,15 +198,8 @@ func (l local) warnOfGroup(s *spec, from *os.File, group int64) error {
 
 // linkDevice makes a device known under a name of the pod's.
 func linkDevice(path, link string) error {
-	info, err := os.Stat(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("path %q does not exist", path)
-	}
-	if err != nil {
+	if err := isDisk(path); err != nil {
 		return err
-	}
-	if info.Mode()&fs.ModeDevice == 0 || info.Mode()&fs.ModeCharDevice != 0 {
-		return fmt.Errorf("path %q is not a block device", path)
 	}
 	if have, err := os.Readlink(link); err == nil && have == path {
 		return nil

@@ -14,6 +14,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"wherry.dev/internal/kubelet/disks"
 	"wherry.dev/internal/mount"
 )
 
@@ -55,7 +56,10 @@ func (n nfs) setUp(ctx context.Context, s *spec, dir string) (time.Time, error) 
 	if there, err := n.ready(dir); err != nil || there {
 		return time.Time{}, err
 	}
-	program, err := findProgram(nfsProgram)
+	program, err := disks.Find(nfsProgram)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = fmt.Errorf("this node cannot mount NFS: it has no %s (in Debian's package nfs-common, or nfs-utils elsewhere)", nfsProgram)
+	}
 	if err != nil {
 		return time.Time{}, err
 	}
@@ -73,21 +77,6 @@ func (n nfs) setUp(ctx context.Context, s *spec, dir string) (time.Time, error) 
 		return time.Time{}, fmt.Errorf("%s %s: %w: %s", nfsProgram, args[0], err, strings.TrimSpace(out.String()))
 	}
 	return time.Time{}, nil
-}
-
-// findProgram looks also where programs of the administrator are, which not every PATH has.
-func findProgram(name string) (string, error) {
-	if path, err := exec.LookPath(name); err == nil {
-		return path, nil
-	}
-	for _, dir := range []string{"/usr/sbin/", "/sbin/", "/usr/local/sbin/"} {
-		if path, err := exec.LookPath(dir + name); err == nil {
-			return path, nil
-		} else if !errors.Is(err, fs.ErrNotExist) {
-			return "", err
-		}
-	}
-	return "", fmt.Errorf("this node cannot mount NFS: it has no %s (in Debian's package nfs-common, or nfs-utils elsewhere)", name)
 }
 
 // nfsArguments returns those of the program: what, where, and how.

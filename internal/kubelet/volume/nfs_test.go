@@ -10,6 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
+
+	"wherry.dev/internal/kubelet/disks"
 )
 
 // TestNFS with a stand-in for the program: it is refused clearly without one, says what it said, and ends with the pod.
@@ -18,7 +20,7 @@ func TestNFS(t *testing.T) {
 	pod := podWith(v1.VolumeSource{NFS: &v1.NFSVolumeSource{Server: "server", Path: "/export"}})
 	bin := t.TempDir()
 	t.Setenv("PATH", bin+":/usr/bin:/bin")
-	if _, err := findProgram(nfsProgram); err == nil {
+	if _, err := disks.Find(nfsProgram); err == nil {
 		t.Skip("this machine can mount NFS")
 	}
 	if _, err := m.Mount(t.Context(), pod, "v"); err == nil || !strings.Contains(err.Error(), "this node cannot mount NFS: it has no mount.nfs") {

@@ -22,6 +22,9 @@ type Place struct {
 	Size int64
 }
 
+// foreign are the folders of kinds whose volumes have something that is not the pod's own.
+var foreign = []string{nfsFolder, csiFolder, iscsiFolder, fibreFolder}
+
 // Places returns where the volumes of a pod are that have something of their own on the node, as the disk has it. It asks
 // no file system but the node's own.
 func Places(dirs criconfig.Dirs, uid types.UID) ([]Place, error) {
@@ -51,7 +54,7 @@ func Places(dirs criconfig.Dirs, uid types.UID) ([]Place, error) {
 			path = filepath.Join(path, csiMount)
 		}
 		if !taken[path] && folder != localFolder {
-			out = append(out, Place{Name: name, Path: path, Foreign: folder == nfsFolder || folder == csiFolder})
+			out = append(out, Place{Name: name, Path: path, Foreign: slices.Contains(foreign, folder)})
 		}
 	}
 	slices.SortFunc(out, func(a, b Place) int { return cmp.Compare(a.Name, b.Name) })

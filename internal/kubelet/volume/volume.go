@@ -24,6 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"wherry.dev/internal/kubelet/criconfig"
+	"wherry.dev/internal/kubelet/disks"
 	"wherry.dev/internal/mount"
 	"wherry.dev/internal/safepath"
 )
@@ -73,7 +74,10 @@ type Mounter struct {
 	Tell func(pod *v1.Pod, reason, message string)
 	// CSI, if not nil, has the node's CSI drivers.
 	CSI *CSI
+	// Attached, if not nil, says which volumes the node may use.
+	Attached *Attached
 
+	disks   disks.Node
 	calls   calls
 	waiting waiting
 }
@@ -92,6 +96,14 @@ type spec struct {
 	readOnly bool
 	// block: containers get a device, not a file system.
 	block bool
+}
+
+// step returns what a step is called, which depends on what containers get.
+func (s *spec) step(ofMount, ofDevice string) string {
+	if s.block {
+		return ofDevice
+	}
+	return ofMount
 }
 
 // kind is one kind of volume.
@@ -120,7 +132,7 @@ type renewer interface {
 func (m *Mounter) kinds() []kind {
 	return []kind{
 		m.emptyDirs(), m.configMaps(), m.secrets(), m.downwardAPIs(), m.projections(), hostPath{}, m.locals(), nfsMounts(),
-		m.csiVolumes(),
+		m.iscsiVolumes(), m.fibreVolumes(), m.csiVolumes(),
 	}
 }
 

@@ -1,0 +1,104 @@
+package volume
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"wherry.dev/internal/kubelet/criconfig"
+)
+
+// Attached is what the node and the controller that attaches volumes tell each other: which volumes the node uses, and
+// which ones it may use.
+type Attached struct {
+	// Report, if not nil, has the node's status written, with VolumesInUse.
+	Report func()
+
+	mu   sync.Mutex
+	node *v1.NodeStatus
+	seen chan struct{} // closed, and replaced, when the node's status is another one
+}
+
+// report has the node's status written, if there is anybody who reads it.
+func (a *Attached) report() {
+	if a != nil && a.Report != nil {
+		a.Report()
+	}
+}
+
+// NodeSeen takes over which volumes the API server has as used by and as attached to the node.
+func (a *Attached) NodeSeen(n *v1.Node) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.node = &n.Status
+	if a.seen != nil {
+		close(a.seen)
+		a.seen = nil
+	}
+}
+
+// look returns the node's status as last seen, and what is closed when there is another one.
+func (a *Attached) look() (*v1.NodeStatus, <-chan struct{}) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.seen == nil {
+		a.seen = make(chan struct{})
+	}
+	return a.node, a.seen
+}
+
+// attachTime is how long a pod waits until it is told that its volume is not attached yet, as upstream's
+// podAttachAndMountTimeout.
+const attachTime = 2*time.Minute + 3*time.Second
+
+// await waits until the node may use the volume that a pod has under another name. First the node says that it uses the
+// volume, which has been written down: from then on nobody detaches it.
+func (a *Attached) await(ctx context.Context, name v1.UniqueVolumeName, volume string) error {
+	waiting, cancel := context.WithTimeout(ctx, attachTime)
+	defer cancel()
+	told := false
+	for {
+		node, next := a.look()
+		used := node != nil && slices.Contains(node.VolumesInUse, name)
+		if used && attachedTo(node, name) {
+			return nil
+		}
+		if !used && !told {
+			a.report()
+			told = true
+		}
+		select {
+		case <-next:
+		case <-waiting.Done():
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			const text = "Unable to attach or mount volumes: unmounted volumes=[%s], unattached volumes=[%s], failed to process volumes=[]: %w"
+			return &Failure{Reason: "FailedMount", err: fmt.Errorf(text, volume, volume, waiting.Err())} //nolint:staticcheck // upstream's words
+		}
+	}
+}
+
+func attachedTo(node *v1.NodeStatus, name v1.UniqueVolumeName) bool {
+	return slices.ContainsFunc(node.VolumesAttached, func(a v1.AttachedVolume) bool { return a.Name == name })
+}
+
+// VolumesInUse returns the attached volumes that the node has, or is about to have, as the disk knows them. Whoever
+// detaches volumes leaves these alone.
+func VolumesInUse(dirs criconfig.Dirs) ([]v1.UniqueVolumeName, error) {
+	ofDrivers, err := csiInUse(dirs)
+	if err != nil {
+		return nil, err
+	}
+	ofDisks, err := disksInUse(dirs)
+	if err != nil {
+		return nil, err
+	}
+	all := slices.Concat(ofDrivers, ofDisks)
+	slices.Sort(all)
+	return slices.Compact(all), nil
+}
