@@ -22,7 +22,9 @@ import (
 	"wherry.dev/internal/config"
 	"wherry.dev/internal/cri"
 	"wherry.dev/internal/image"
+	"wherry.dev/internal/kubelet/criconfig"
 	"wherry.dev/internal/kubelet/orphans"
+	"wherry.dev/internal/kubelet/volume"
 	"wherry.dev/internal/mount"
 	"wherry.dev/internal/record"
 	"wherry.dev/internal/safepath"
@@ -235,13 +237,15 @@ func removeRunning(ctx context.Context, cfg config.Config) error {
 	if err := mount.UnmountUnder(kubeletDir(cfg.DataDir)); err != nil {
 		return err
 	}
+	// A disk that somebody else uses does not keep the rest from going.
+	inUse := volume.GiveUpDisks(ctx, criconfig.Dirs{Root: kubeletDir(cfg.DataDir)})
 	if err := orphans.ClearEnded(ctx, kubeletDir(cfg.DataDir)); err != nil {
 		return err
 	}
 	if err := errors.Join(cgroup.Kill(cfg.CgroupRoot()), cgroup.Remove(cfg.CgroupRoot())); err != nil {
 		return err
 	}
-	return mount.RemoveTree(cfg.RunDir)
+	return errors.Join(inUse, mount.RemoveTree(cfg.RunDir))
 }
 
 // removeMesh removes the ways to other nodes' pods.

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -107,4 +108,27 @@ func Mount(ctx context.Context, kind, dir, images string, size int64) error {
 		}
 	}
 	return nil
+}
+
+// Loop returns a new loop device of a size in MiB, with nothing on it.
+func Loop(t testing.TB, size int64) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "disk")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(file, size<<20); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.CommandContext(t.Context(), "losetup", "-f", "--show", file).Output()
+	if err != nil {
+		t.Skipf("this machine has no loop devices: %v", err)
+	}
+	device := strings.TrimSpace(string(out))
+	t.Cleanup(func() {
+		if err := exec.CommandContext(context.WithoutCancel(t.Context()), "losetup", "-d", device).Run(); err != nil {
+			t.Errorf("detach %s: %v", device, err)
+		}
+	})
+	return device
 }

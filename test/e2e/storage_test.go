@@ -6,12 +6,14 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"wherry.dev/test/disks"
 	"wherry.dev/test/images"
 )
 
@@ -192,20 +194,10 @@ func TestKindsOfVolumesOfClaims(t *testing.T) {
 // TestDeviceOfAClaim gives a container a loop device.
 func TestDeviceOfAClaim(t *testing.T) {
 	needsOwnRuntime(t)
-	file := filepath.Join(t.TempDir(), "disk")
-	if err := os.WriteFile(file, append([]byte("first bytes of the disk\n"), make([]byte, 1<<20)...), 0o600); err != nil {
+	device := disks.Loop(t, 1)
+	if err := os.WriteFile(device, []byte("first bytes of the disk\n"), 0); err != nil {
 		t.Fatal(err)
 	}
-	out, err := exec.CommandContext(t.Context(), "losetup", "--find", "--show", file).Output()
-	if err != nil {
-		t.Skipf("this machine makes no loop devices: %v", err)
-	}
-	device := strings.TrimSpace(string(out))
-	t.Cleanup(func() {
-		if err := exec.Command("losetup", "-d", device).Run(); err != nil { //nolint:noctx // the test's context has ended
-			t.Error(err)
-		}
-	})
 	c := startCluster(t)
 	c.kubectl("create", "-f", c.file(fmt.Sprintf(`{apiVersion: v1, kind: PersistentVolume, metadata: {name: disk}, spec: {storageClassName: "", capacity: {storage: 1Mi}, accessModes: [ReadWriteOnce], volumeMode: Block,
   local: {path: %s}, nodeAffinity: {required: {nodeSelectorTerms: [{matchExpressions: [{key: kubernetes.io/hostname, operator: Exists}]}]}}}}
@@ -219,4 +211,44 @@ func TestDeviceOfAClaim(t *testing.T) {
 		t.Errorf("it reads %q", got)
 	}
 	c.delete("p")
+}
+
+// TestDisksOfPods: what is on a disk is there for one pod after another, the group may use it, and nobody has it afterwards. A
+// disk that cannot be had is said to be the node's until its pod is gone, and no longer.
+func TestDisksOfPods(t *testing.T) {
+	needsOwnRuntime(t)
+	device := disks.Loop(t, 16)
+	c := startCluster(t)
+	c.kubectl("create", "-f", c.file(fmt.Sprintf(`{apiVersion: v1, kind: PersistentVolume, metadata: {name: disk}, spec: {storageClassName: "", capacity: {storage: 10Mi}, accessModes: [ReadWriteOnce],
+  local: {path: %s}, nodeAffinity: {required: {nodeSelectorTerms: [{matchExpressions: [{key: kubernetes.io/hostname, operator: Exists}]}]}}}}
+---
+{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: disk}, spec: {storageClassName: "", volumeName: disk, accessModes: [ReadWriteOnce], resources: {requests: {storage: 10Mi}}}}
+---
+`, device)+keepsData("first", "persistentVolumeClaim: {claimName: disk}", "securityContext: {fsGroup: 4242, runAsUser: 1000},")+
+		keepsData("far", `iscsi: {targetPortal: 127.0.0.1, iqn: "iqn.2001-04.com.example:nowhere", lun: 1}`, "")))
+	c.await("first", "ready", ready)
+	c.exec("first", "sh", "-c", "echo hello > /data/file")
+	c.delete("first")
+	c.kubectl("create", "-f", c.file(keepsData("second", "persistentVolumeClaim: {claimName: disk}", "")))
+	c.await("second", "ready", ready)
+	if got := c.exec("second", "cat", "/data/file"); got != "hello\n" {
+		t.Errorf("it reads %q", got)
+	}
+	c.delete("second")
+	c.until("the disk is still in use", func() bool {
+		f, err := os.OpenFile(device, os.O_RDONLY|syscall.O_EXCL, 0)
+		return err == nil && f.Close() == nil
+	})
+
+	c.awaitEvent("far", "SuccessfulAttachVolume")
+	c.awaitEvent("far", "FailedMount")
+	lists := func() string {
+		return c.kubectl("get", "nodes", "-o", "jsonpath={.items[0].status.volumesAttached[*].name} {.items[0].status.volumesInUse[*]}")
+	}
+	const name = "kubernetes.io/iscsi/127.0.0.1:iqn.2001-04.com.example:nowhere:1"
+	if got := lists(); got != name+" "+name {
+		t.Errorf("the node has and uses %q", got)
+	}
+	c.delete("far")
+	c.until("the node still has or uses a disk", func() bool { return strings.TrimSpace(lists()) == "" })
 }

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -50,7 +49,7 @@ func (e Exit) Error() string { return "exit status " + strconv.Itoa(int(e)) }
 // ExitCode is what the program ended with.
 func (e Exit) ExitCode() int { return int(e) }
 
-// New returns a node without targets. The test is skipped if the machine has no loop devices.
+// New returns a node without targets.
 func New(t testing.TB) *Node {
 	t.Helper()
 	n := &Node{
@@ -71,29 +70,6 @@ func New(t testing.TB) *Node {
 		n.wait.Wait()
 	})
 	return n
-}
-
-// Loop returns a new loop device of a size in MiB, with nothing on it.
-func Loop(t testing.TB, size int64) string {
-	t.Helper()
-	file := filepath.Join(t.TempDir(), "disk")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Truncate(file, size<<20); err != nil {
-		t.Fatal(err)
-	}
-	out, err := exec.CommandContext(t.Context(), "losetup", "-f", "--show", file).Output()
-	if err != nil {
-		t.Skipf("this machine has no loop devices: %v", err)
-	}
-	device := strings.TrimSpace(string(out))
-	t.Cleanup(func() {
-		if err := exec.CommandContext(context.WithoutCancel(t.Context()), "losetup", "-d", device).Run(); err != nil {
-			t.Errorf("detach %s: %v", device, err)
-		}
-	})
-	return device
 }
 
 // Offer has a target offer a disk.

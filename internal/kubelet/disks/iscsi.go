@@ -66,9 +66,14 @@ func (n Node) iscsiadm(ctx context.Context, args ...string) error {
 		return errors.New("this node has no iSCSI volumes: it has no iscsiadm (in Debian's package open-iscsi, or iscsi-initiator-utils elsewhere)")
 	}
 	if err != nil {
-		return fmt.Errorf("iscsiadm: %w: %s", err, bytes.TrimSpace(out))
+		return fmt.Errorf("iscsiadm: %w: %s", err, oneLine(out))
 	}
 	return nil
+}
+
+// oneLine is what a program said, as it fits into an event.
+func oneLine(out []byte) string {
+	return strings.ReplaceAll(string(bytes.TrimSpace(out)), "\n", "; ")
 }
 
 // unless returns no error if a program ended with one of the codes.
@@ -161,11 +166,11 @@ func (n Node) Login(ctx context.Context, t *Target, secrets map[string]string, a
 		return "", err
 	}
 	var devices []string
-	var errs []error
+	var last error
 	for _, portal := range t.Portals {
 		device, err := n.reach(ctx, t, portal, secrets, announce)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("portal %s: %w", portal, err))
+			last = fmt.Errorf("portal %s: %w", portal, err)
 			continue
 		}
 		if !slices.Contains(devices, device) {
@@ -173,7 +178,7 @@ func (n Node) Login(ctx context.Context, t *Target, secrets map[string]string, a
 		}
 	}
 	if len(devices) == 0 {
-		return "", fmt.Errorf("failed to get any path for iscsi disk, last err seen:\n%w", errors.Join(errs...))
+		return "", fmt.Errorf("failed to get any path for iscsi disk, last err seen: %w", last)
 	}
 	device, err := n.together(ctx, devices)
 	if err != nil {
@@ -269,7 +274,7 @@ func (n Node) makeInterface(ctx context.Context, t *Target) error {
 	}
 	out, err := n.run(ctx, iscsiadm, "-m", "iface", "-I", t.Template, "-o", "show")
 	if err != nil {
-		return fmt.Errorf("iscsiadm: no interface %s: %w: %s", t.Template, err, bytes.TrimSpace(out))
+		return fmt.Errorf("iscsiadm: no interface %s: %w: %s", t.Template, err, oneLine(out))
 	}
 	if err := unless(n.iscsiadm(ctx, "-m", "iface", "-I", t.Interface, "-o", "new"), exists); err != nil {
 		return err

@@ -82,7 +82,7 @@ func TestOpenISCSI(t *testing.T) {
 	var announced []string
 	announce := func(portal string) error {
 		announced = append(announced, portal)
-		return nil
+		return t.Context().Err()
 	}
 	disk := func(lun int32) *Target {
 		return &Target{Portals: []string{portal}, IQN: iqn, LUN: lun, Interface: "default"}

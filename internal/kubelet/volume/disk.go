@@ -120,6 +120,18 @@ func disksInUse(dirs criconfig.Dirs) ([]v1.UniqueVolumeName, error) {
 	return out, nil
 }
 
+// diskPlaces returns where pods have local volumes that are disks: what is on them is not on the node's own.
+func diskPlaces(dirs criconfig.Dirs) ([]string, error) {
+	all, err := allDisks(dirs, localPlugin)
+	var out []string
+	for _, files := range all {
+		if r, err := files.read(); err == nil {
+			out = append(out, r.Places...)
+		}
+	}
+	return out, err
+}
+
 // ofDisk stands for a pod's UID where a disk is meant.
 const ofDisk types.UID = "disk"
 
@@ -367,6 +379,15 @@ func (m *Mounter) crossOut(ctx context.Context, files diskFiles, dir string) err
 		r.Places = left
 		return files.write(r)
 	}
+	if err := m.giveUp(ctx, files, r); err != nil {
+		return err
+	}
+	m.Attached.report()
+	return nil
+}
+
+// giveUp takes a disk from the node.
+func (m *Mounter) giveUp(ctx context.Context, files diskFiles, r *diskRecord) error {
 	if err := disks.Unmount(files.mount()); err != nil {
 		return err
 	}
@@ -375,11 +396,22 @@ func (m *Mounter) crossOut(ctx context.Context, files diskFiles, dir string) err
 		return err
 	}
 	failpoint.At("disk-left")
-	if err := files.remove(); err != nil {
-		return err
+	return files.remove()
+}
+
+// GiveUpDisks takes all disks from a node on which no pod runs any more. Pods that are started again find theirs again.
+func GiveUpDisks(ctx context.Context, dirs criconfig.Dirs) error {
+	all, err := allDisks(dirs, "*")
+	errs := []error{err}
+	m := &Mounter{Dirs: dirs}
+	for _, files := range all {
+		r, err := files.read()
+		if err == nil {
+			err = m.giveUp(ctx, files, r)
+		}
+		errs = append(errs, err)
 	}
-	m.Attached.report()
-	return nil
+	return errors.Join(errs...)
 }
 
 // disconnect gives up a disk that no pod has.

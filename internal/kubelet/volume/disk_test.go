@@ -15,6 +15,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
@@ -22,6 +23,8 @@ import (
 	"wherry.dev/internal/failpoint"
 	"wherry.dev/internal/kubelet/criconfig"
 	"wherry.dev/internal/kubelet/disks"
+	"wherry.dev/internal/mount"
+	testdisks "wherry.dev/test/disks"
 	"wherry.dev/test/fakeiscsi"
 )
 
@@ -42,8 +45,8 @@ func onISCSI(change ...func(*v1.ISCSIPersistentVolumeSource)) v1.PersistentVolum
 func newISCSI(t *testing.T, change ...func(*v1.ISCSIPersistentVolumeSource)) (*fakeiscsi.Node, *claims, *Mounter) {
 	t.Helper()
 	node := fakeiscsi.New(t)
-	node.Offer(iqn, 1, fakeiscsi.Loop(t, 16))
-	node.Offer(iqn, 2, fakeiscsi.Loop(t, 16))
+	node.Offer(iqn, 1, testdisks.Loop(t, 16))
+	node.Offer(iqn, 2, testdisks.Loop(t, 16))
 	c, m := newClaims(t, onISCSI(change...))
 	m.disks = disks.Node{Root: node.Root, Run: node.Run}
 	return node, c, m
@@ -68,10 +71,11 @@ func writeFile(t *testing.T, path, content string) {
 	}
 }
 
-func wantFile(t *testing.T, path, want string) {
+// wantHello checks that a pod finds what another one has written.
+func wantHello(t *testing.T, path string) {
 	t.Helper()
-	if got, err := os.ReadFile(path); err != nil || string(got) != want {
-		t.Errorf("%s has %q, %v; want %q", path, got, err, want)
+	if got, err := os.ReadFile(path); err != nil || string(got) != "hello" {
+		t.Errorf("%s has %q, %v", path, got, err)
 	}
 }
 
@@ -90,7 +94,7 @@ func TestPodsShareAnISCSIDisk(t *testing.T) {
 	a := set(t, m, claimPod("u1"))
 	writeFile(t, filepath.Join(a, "file"), "hello")
 	b := set(t, m, claimPod("u2"))
-	wantFile(t, filepath.Join(b, "file"), "hello")
+	wantHello(t, filepath.Join(b, "file"))
 	if got := node.Sessions(); !slices.Equal(got, []string{portal}) {
 		t.Errorf("sessions %q", got)
 	}
@@ -103,7 +107,7 @@ func TestPodsShareAnISCSIDisk(t *testing.T) {
 	}
 	clear(t, m, "u2")
 	left(t, node, m)
-	wantFile(t, filepath.Join(set(t, m, claimPod("u3")), "file"), "hello")
+	wantHello(t, filepath.Join(set(t, m, claimPod("u3")), "file"))
 	clear(t, m, "u3")
 	left(t, node, m)
 }
@@ -130,6 +134,19 @@ func TestTwoDisksOfOneTarget(t *testing.T) {
 	}
 	clear(t, m, other.UID)
 	left(t, node, m)
+}
+
+// TestANodeIsTakenDown: its disks are given up, and its pods find theirs again when it comes back.
+func TestANodeIsTakenDown(t *testing.T) {
+	device := testdisks.Loop(t, 16)
+	_, m := newClaims(t, localAt(device))
+	writeFile(t, filepath.Join(set(t, m, claimPod("u1")), "file"), "hello")
+	must(t, mount.UnmountUnder(m.Dirs.Root))
+	must(t, GiveUpDisks(t.Context(), m.Dirs))
+	nothingLeft(t, m)
+	wantHello(t, filepath.Join(set(t, m, claimPod("u1")), "file"))
+	clear(t, m, "u1")
+	nothingLeft(t, m)
 }
 
 // TestASessionOfTheAdministrators is used, and left alone.
@@ -233,7 +250,7 @@ func TestWhatIsWrongWithADisk(t *testing.T) {
 		want   string
 	}{
 		"no such target": {onISCSI(func(s *v1.ISCSIPersistentVolumeSource) { s.IQN = "iqn.2001-04.com.example:other" }),
-			"MountVolume.WaitForAttach failed for volume \"pv\" : failed to get any path for iscsi disk, last err seen:\nportal 10.0.0.1:3260: iscsiadm: exit status 24: iscsiadm: Could not login to target"},
+			`MountVolume.WaitForAttach failed for volume "pv" : failed to get any path for iscsi disk, last err seen: portal 10.0.0.1:3260: iscsiadm: exit status 24: iscsiadm: Could not login to target`},
 		"a path": {onISCSI(func(s *v1.ISCSIPersistentVolumeSource) { s.TargetPortal = "../../etc" }), `"../../etc:3260" cannot be part of an iSCSI target`},
 		"an option": {onISCSI(func(s *v1.ISCSIPersistentVolumeSource) { s.ISCSIInterface = "--version" }),
 			`"--version" cannot be part of an iSCSI target`},
@@ -364,8 +381,9 @@ func TestReadOnlyDisks(t *testing.T) {
 
 // TestALocalDiskWithAFileSystem is mounted, once for all pods, and its files are given to the pod's group.
 func TestALocalDiskWithAFileSystem(t *testing.T) {
-	device := fakeiscsi.Loop(t, 16)
-	_, m := newClaims(t, localAt(device))
+	device := testdisks.Loop(t, 16)
+	c, m := newClaims(t, localAt(device))
+	c.volumes["pv"].Spec.Capacity = v1.ResourceList{v1.ResourceStorage: resource.MustParse("16Mi")}
 	pod := claimPod("u1")
 	pod.Spec.SecurityContext = &v1.PodSecurityContext{FSGroup: new(int64(1234))}
 	a := set(t, m, pod)
@@ -374,17 +392,17 @@ func TestALocalDiskWithAFileSystem(t *testing.T) {
 	if st, ok := info.Sys().(*syscall.Stat_t); !ok || st.Gid != 1234 {
 		t.Errorf("the volume is not the group's: %+v", info.Sys())
 	}
+	places, err := Places(m.Dirs, "u1")
+	if err != nil || len(places) != 1 || places[0].Path != a || places[0].Size != 0 || !places[0].Foreign {
+		t.Errorf("%+v, %v: it takes nothing of the node's own disk", places, err)
+	}
 	writeFile(t, filepath.Join(a, "file"), "hello")
-	wantFile(t, filepath.Join(set(t, m, claimPod("u2")), "file"), "hello")
+	wantHello(t, filepath.Join(set(t, m, claimPod("u2")), "file"))
 	clear(t, m, "u1")
 	clear(t, m, "u2")
 	nothingLeft(t, m)
 	if err := (disks.Node{}).Unused(filepath.Base(device)); err != nil {
 		t.Errorf("after all pods: %v", err)
-	}
-	places, err := Places(m.Dirs, "u1")
-	if err != nil || len(places) > 0 {
-		t.Errorf("%v, %v", places, err)
 	}
 }
 
@@ -393,7 +411,7 @@ func TestAFibreChannelDisk(t *testing.T) {
 	node, c, m := newISCSI(t)
 	lun := int32(3)
 	c.volumes["pv"].Spec.PersistentVolumeSource = v1.PersistentVolumeSource{FC: &v1.FCVolumeSource{TargetWWNs: []string{"50060e801049cfd0", "50060e801049cfd1"}, Lun: &lun, FSType: "ext4"}}
-	device := fakeiscsi.Loop(t, 16)
+	device := testdisks.Loop(t, 16)
 	links := filepath.Join(node.Root, "dev/disk/by-path")
 	must(t, os.MkdirAll(links, 0o755))
 	must(t, os.Symlink(device, filepath.Join(node.Root, "dev", filepath.Base(device))))
@@ -424,7 +442,7 @@ func TestKilledBetweenTwoStepsOfADisk(t *testing.T) {
 	} {
 		for _, next := range []string{"mount", "clear"} {
 			t.Run(step+", then "+next, func(t *testing.T) {
-				device := fakeiscsi.Loop(t, 16)
+				device := testdisks.Loop(t, 16)
 				_, m := newClaims(t, localAt(device))
 				do := "mount"
 				if slices.Contains([]string{"disk-unbound", "disk-unmounted", "disk-left"}, step) {

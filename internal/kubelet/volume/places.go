@@ -32,13 +32,17 @@ func Places(dirs criconfig.Dirs, uid types.UID) ([]Place, error) {
 	if err != nil {
 		return nil, err
 	}
+	ofDisks, err := diskPlaces(dirs)
+	if err != nil {
+		return nil, err
+	}
 	var out []Place
 	taken := map[string]bool{}
 	for name, b := range claims {
 		taken[b.Path] = true
 		if b.Folder != "" && !b.Block {
 			p := Place{Name: name, Path: b.Path, Claim: b.Claim, Foreign: true}
-			if b.Folder == localFolder {
+			if b.Folder == localFolder && !slices.Contains(ofDisks, b.Path) {
 				p.Size = b.Size
 			}
 			out = append(out, p)

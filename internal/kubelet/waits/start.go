@@ -137,6 +137,12 @@ func (r *reporter) volumeHelp(v *v1.Volume) string {
 		return r.claimHelp(v, ephemeral.VolumeClaimName(r.in.Pod, v))
 	case v.NFS != nil:
 		return fmt.Sprintf("server %s lets this node mount %s", v.NFS.Server, v.NFS.Path)
+	case v.ISCSI != nil:
+		return fmt.Sprintf("target %s gives LUN %d to this node, by portal %s", v.ISCSI.IQN, v.ISCSI.Lun, v.ISCSI.TargetPortal)
+	case v.FC != nil:
+		return "an adapter of this node sees the disk; see its zone in the fabric"
+	case v.CSI != nil:
+		return fmt.Sprintf("driver %s is on this node and mounts the volume; see its log", v.CSI.Driver)
 	case v.ConfigMap != nil:
 		return fmt.Sprintf("config map %q exists and has the keys that the volume names", v.ConfigMap.Name)
 	case v.Secret != nil:
