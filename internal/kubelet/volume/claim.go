@@ -187,6 +187,7 @@ func (m *Mounter) resolve(ctx context.Context, pod *v1.Pod, v *v1.Volume, ref cl
 	}
 	s := &spec{pod: pod, name: v.Name, own: &v.VolumeSource, pv: pv, readOnly: ref.readOnly}
 	s.block = modeOf(pv) == v1.PersistentVolumeBlock
+	s.readOnly = s.readOnly || pv.Spec.ISCSI != nil && pv.Spec.ISCSI.ReadOnly || pv.Spec.FC != nil && pv.Spec.FC.ReadOnly
 	return s, claim, usedAs(pod, v.Name, modeOf(pv))
 }
 

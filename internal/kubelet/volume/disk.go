@@ -33,8 +33,8 @@ import (
 
 // diskRecord is what the node knows of a disk that its pods have or are about to have.
 type diskRecord struct {
-	// Volume is its name in the node's status; "" if nobody attaches it.
-	Volume v1.UniqueVolumeName `json:",omitempty"`
+	// Volumes are its names in the node's status, several if pods name different portals; none if nobody attaches it.
+	Volumes []v1.UniqueVolumeName `json:",omitempty"`
 	// Of what kind it is.
 	ISCSI *disks.Target `json:",omitempty"`
 	Fibre *disks.Fibre  `json:",omitempty"`
@@ -113,9 +113,7 @@ func disksInUse(dirs criconfig.Dirs) ([]v1.UniqueVolumeName, error) {
 		if err != nil {
 			return nil, err
 		}
-		if r.Volume != "" {
-			out = append(out, r.Volume)
-		}
+		out = append(out, r.Volumes...)
 	}
 	return out, nil
 }
@@ -140,6 +138,8 @@ type diskUse struct {
 	*spec
 	// plugin is the kind; id tells the disk from others of it.
 	plugin, id string
+	// volume is its name in the node's status; "" if nobody attaches it.
+	volume v1.UniqueVolumeName
 	// is describes the disk, in the first record of it.
 	is       diskRecord
 	readOnly bool
@@ -163,8 +163,8 @@ func (m *Mounter) useDisk(ctx context.Context, dir string, u *diskUse) error {
 		return err
 	}
 	failpoint.At("disk-entered")
-	if u.is.Volume != "" && m.Attached != nil {
-		if err := m.Attached.await(ctx, u.is.Volume, u.name); err != nil {
+	if u.volume != "" && m.Attached != nil {
+		if err := m.Attached.await(ctx, u.volume, u.name); err != nil {
 			return err
 		}
 	}
@@ -215,10 +215,17 @@ func (u *diskUse) enter(dir string, files diskFiles) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		r, err = &u.is, nil
 	}
-	if err != nil || slices.Contains(r.Places, dir) {
+	if err != nil {
 		return err
 	}
-	r.Places = append(r.prunedPlaces(), dir)
+	named := u.volume == "" || slices.Contains(r.Volumes, u.volume)
+	if named && slices.Contains(r.Places, dir) {
+		return nil
+	}
+	if !named {
+		r.Volumes = append(r.Volumes, u.volume)
+	}
+	r.Places = append(slices.DeleteFunc(r.prunedPlaces(), func(place string) bool { return place == dir }), dir)
 	return files.write(r)
 }
 

@@ -112,6 +112,27 @@ func TestPodsShareAnISCSIDisk(t *testing.T) {
 	left(t, node, m)
 }
 
+// TestOneDiskByTwoPortals is one disk: mounted by two sessions, it would be written to by two that do not know each other.
+func TestOneDiskByTwoPortals(t *testing.T) {
+	node, c, m := newISCSI(t)
+	other := second(c, func(s *v1.ISCSIPersistentVolumeSource) { s.TargetPortal = "10.0.0.2" })
+	c.volumes["pv2"].Spec.ISCSI.Lun = 1
+	writeFile(t, filepath.Join(set(t, m, claimPod("u1")), "file"), "hello")
+	path := set(t, m, other)
+	wantHello(t, filepath.Join(path, "file"))
+	if got := node.Sessions(); !slices.Equal(got, []string{portal}) {
+		t.Errorf("sessions %q", got)
+	}
+	used, err := VolumesInUse(m.Dirs)
+	if want := []v1.UniqueVolumeName{"kubernetes.io/iscsi/10.0.0.1:" + iqn + ":1", "kubernetes.io/iscsi/10.0.0.2:" + iqn + ":1"}; err != nil || !slices.Equal(used, want) {
+		t.Errorf("in use: %q, %v", used, err)
+	}
+	clear(t, m, "u1")
+	wantHello(t, filepath.Join(path, "file"))
+	clear(t, m, other.UID)
+	left(t, node, m)
+}
+
 // TestTwoDisksOfOneTarget share its session, which ends with the last of them.
 func TestTwoDisksOfOneTarget(t *testing.T) {
 	node, c, m := newISCSI(t)

@@ -47,8 +47,8 @@ func (f fibre) setUp(ctx context.Context, s *spec, dir string) (time.Time, error
 		return time.Time{}, err
 	}
 	return time.Time{}, f.m.useDisk(ctx, dir, &diskUse{
-		spec: s, plugin: fibrePlugin, id: fmt.Sprint(disk.WWNs, disk.LUN, disk.WWIDs),
-		is:       diskRecord{Volume: attachments.FCName(src), Fibre: disk},
+		spec: s, plugin: fibrePlugin, id: fmt.Sprint(disk.WWNs, disk.LUN, disk.WWIDs), volume: attachments.FCName(src),
+		is:       diskRecord{Fibre: disk},
 		readOnly: s.readOnly || src.ReadOnly, fsType: src.FSType,
 		connect: func(ctx context.Context, r *diskRecord, _ func() error) (string, error) {
 			return f.m.disks.FindFibre(ctx, r.Fibre)

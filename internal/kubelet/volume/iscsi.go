@@ -97,8 +97,8 @@ func (i iscsi) setUp(ctx context.Context, s *spec, dir string) (time.Time, error
 		return time.Time{}, err
 	}
 	return time.Time{}, i.m.useDisk(ctx, dir, &diskUse{
-		spec: s, plugin: iscsiPlugin, id: fmt.Sprintf("%s %d %s", src.Key(), src.LUN, src.Portals[0]),
-		is:       diskRecord{Volume: src.volume, ISCSI: &src.Target},
+		spec: s, plugin: iscsiPlugin, id: fmt.Sprintf("%s %d", src.Key(), src.LUN), volume: src.volume,
+		is:       diskRecord{ISCSI: &src.Target},
 		readOnly: s.readOnly || src.readOnly, fsType: src.fsType,
 		connect: func(ctx context.Context, r *diskRecord, save func() error) (string, error) {
 			secrets, err := i.secrets(ctx, src)
