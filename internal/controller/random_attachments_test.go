@@ -58,7 +58,14 @@ var disks = []disk{
 		attachments.VolumeName("ebs.csi.aws.com", "vol-4"), []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce},
 		v1.PersistentVolumeSource{AWSElasticBlockStore: &v1.AWSElasticBlockStoreVolumeSource{VolumeID: "vol-4"}}, true,
 	},
+	{
+		attachments.ISCSIName("t", "iqn.2001-04.com.example:d", 5), []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce},
+		v1.PersistentVolumeSource{ISCSI: &v1.ISCSIPersistentVolumeSource{TargetPortal: "t", IQN: "iqn.2001-04.com.example:d", Lun: 5}}, true,
+	},
 }
+
+// direct reports whether nodes attach a volume themselves: there is no attachment of it.
+func direct(name v1.UniqueVolumeName) bool { return attachments.KindByNode(name) != "" }
 
 var nodeNames = []string{"n0", "n1", "n2"}
 
@@ -195,6 +202,10 @@ func (s *fleet) recover(node string) {
 		}
 		reboots := outOfService(n)
 		for name := range s.mounted[node] {
+			if direct(name) {
+				reboots = reboots || !slices.ContainsFunc(n.Status.VolumesAttached, func(a v1.AttachedVolume) bool { return a.Name == name })
+				continue
+			}
 			reboots = reboots || !s.attached[name][node] || s.leaves(name, node)
 		}
 		s.note("%s recovers, with a reboot: %v", node, reboots)
@@ -353,6 +364,10 @@ func runOrStop(p *v1.Pod) {
 func (s *fleet) mount(node string, name v1.UniqueVolumeName) {
 	s.mounted[node][name] = true
 	s.note("%s mounts %s", node, name)
+	if direct(name) {
+		s.checkAlone(node, name)
+		return
+	}
 	driver, handle, _ := attachments.SplitVolumeName(name)
 	o, err := s.get("volumeattachments", "/"+attachments.Name(driver, handle, node))
 	if err != nil {
@@ -363,6 +378,19 @@ func (s *fleet) mount(node string, name v1.UniqueVolumeName) {
 	}
 	if a := o.(*storagev1.VolumeAttachment); a.DeletionTimestamp != nil && !s.allowed[string(a.UID)] {
 		s.wrong("%s mounts %s, which is being detached", node, name)
+	}
+}
+
+// checkAlone checks that no other node has mounted a disk, but for one from which it was taken by force.
+func (s *fleet) checkAlone(node string, name v1.UniqueVolumeName) {
+	for _, other := range nodeNames {
+		o, err := s.get("nodes", "/"+other)
+		if err != nil || other == node || !s.mounted[other][name] {
+			continue
+		}
+		if n := o.(*v1.Node); !outOfService(n) && (nodeReady(n) || time.Since(s.idle[other+string(name)]) < attachdetach.Patience) {
+			s.wrong("%s mounts %s, which %s has", node, name, other)
+		}
 	}
 }
 
@@ -416,6 +444,9 @@ func (*fleet) diskOf(a *storagev1.VolumeAttachment) (v1.UniqueVolumeName, bool) 
 
 // checkWrite looks at what the controller writes.
 func (s *fleet) checkWrite(resource string, old, obj metav1.Object) {
+	if resource == "nodes" && old != nil && obj != nil {
+		s.noteDisks(old.(*v1.Node), obj.(*v1.Node))
+	}
 	if resource != "volumeattachments" {
 		return
 	}
@@ -425,6 +456,18 @@ func (s *fleet) checkWrite(resource string, old, obj metav1.Object) {
 	}
 	if obj == nil {
 		s.checkDeleted(old.(*storagev1.VolumeAttachment))
+	}
+}
+
+// noteDisks notes what a node is told about disks that it attaches itself.
+func (s *fleet) noteDisks(was, is *v1.Node) {
+	for _, d := range disks {
+		reported := func(n *v1.Node) bool {
+			return slices.ContainsFunc(n.Status.VolumesAttached, func(a v1.AttachedVolume) bool { return a.Name == d.name })
+		}
+		if direct(d.name) && reported(was) != reported(is) {
+			s.note("-> %s is told that it may have %s: %v", is.Name, d.name, reported(is))
+		}
 	}
 }
 
@@ -540,7 +583,7 @@ func (s *fleet) fleetRests() {
 				if reported {
 					has++
 				}
-				if reported != s.attached[d.name][node] || reported && !needed || needed && !reported && !d.exclusive {
+				if reported != s.attached[d.name][node] && !direct(d.name) || reported && !needed || needed && !reported && !d.exclusive {
 					s.wrong("%s at %s: needed %v, reported %v, attached %v", d.name, node, needed, reported, s.attached[d.name][node])
 				}
 			}

@@ -20,7 +20,10 @@
 // Disks of iSCSI and Fibre Channel are attached by the node itself: of them there is no VolumeAttachment, and all that is
 // done here is to say which node may have one. They may be described in a pod, too.
 //
-//	nothing ──▶ in volumesAttached ──▶ not in volumesAttached ──▶ nothing, when it is not in volumesInUse
+//	nothing ──▶ in volumesAttached, while a pod of the node needs it ──▶ nothing, unless it is in volumesInUse
+//
+// That a node has it in volumesInUse only means that it wants it. It has it while it is in volumesAttached: it is taken from
+// there in one write with the check that it is not in use.
 //
 // The key is the volume, so that one decision is made at a time for each. What is to be done is for a pure function to
 // say (decide). Nothing is compared from time to time: attachments are watched like everything else.

@@ -32,7 +32,7 @@ func (c *Controller) carryOut(ctx context.Context, f *facts, remembered *memory,
 		case report:
 			err = c.report(ctx, f, s.at)
 		case withdraw:
-			_, _, err = c.mark(ctx, f.name, s.at.node, false)
+			_, _, err = c.mark(ctx, f.name, s.at.node, withdrawn)
 		case detach:
 			err = c.detach(ctx, f, s, remembered.at(s.at.node))
 		}
@@ -86,7 +86,7 @@ func refused(at *place, err error) []saying {
 
 // report says in the status of a node that the volume is attached, and tells the pods that wait for it.
 func (c *Controller) report(ctx context.Context, f *facts, at *place) error {
-	_, changed, err := c.mark(ctx, f.name, at.node, true)
+	_, changed, err := c.mark(ctx, f.name, at.node, attached)
 	if err != nil || !changed {
 		return err
 	}
@@ -101,9 +101,14 @@ func (c *Controller) report(ctx context.Context, f *facts, at *place) error {
 }
 
 // detach deletes the attachment of a volume and a node, after the node's status no longer says that the volume is
-// attached, and unless it says then that the volume is in use: the informer may be behind.
+// attached, and unless it says then that the volume is in use: the informer may be behind. A direct volume has no
+// attachment that would stay: in the same write it must not be in use.
 func (c *Controller) detach(ctx context.Context, f *facts, s step, t *trace) error {
-	node, _, err := c.mark(ctx, f.name, s.at.node, false)
+	how := withdrawn
+	if f.direct && s.force == "" {
+		how = withdrawnIfUnused
+	}
+	node, _, err := c.mark(ctx, f.name, s.at.node, how)
 	if err != nil {
 		return err
 	}
@@ -112,9 +117,10 @@ func (c *Controller) detach(ctx context.Context, f *facts, s step, t *trace) err
 	}
 	name := "none"
 	if f.direct {
-		t.forced = s.force != ""
 		operation(detaching, f.plugin(), success, s.at.volume, time.Since(f.now))
-		c.loop.Add(string(f.name)) // another node may have it now; of a node that is gone nothing else says so
+		if s.at.state == nil { // another node may have it now, and of a node that is gone nothing else says so
+			c.loop.Add(string(f.name))
+		}
 	} else {
 		name = attachments.Name(f.driver, f.handle, s.at.node)
 		if err := c.remove(ctx, string(f.name), name, s.at.attachment); err != nil {
@@ -149,22 +155,31 @@ func (c *Controller) remove(ctx context.Context, key, name string, known *storag
 	return nil
 }
 
+// marking is what a node's status is to say of a volume.
+type marking int
+
+const (
+	attached marking = iota
+	withdrawn
+	withdrawnIfUnused // withdrawn, unless the node says that it uses the volume
+)
+
 // mark has the status of a node say that a volume is attached, or no longer say it. It returns the node as it is then,
 // nil if there is none, and whether that is new. The list is one field of the node: a write fails if the node has
 // changed meanwhile.
-func (c *Controller) mark(ctx context.Context, volume v1.UniqueVolumeName, name string, attached bool) (
+func (c *Controller) mark(ctx context.Context, volume v1.UniqueVolumeName, name string, how marking) (
 	node *v1.Node, changed bool, err error,
 ) {
 	c.statuses.LockKey(name)
 	defer func() { err = errors.Join(err, c.statuses.UnlockKey(name)) }()
 	node, err = controller.Found(c.client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{}))
-	if err != nil || node == nil || reports(node, volume) == attached {
+	if err != nil || node == nil || reports(node, volume) == (how == attached) || how == withdrawnIfUnused && uses(node, volume) {
 		return node, false, err
 	}
 	list := slices.DeleteFunc(slices.Clone(node.Status.VolumesAttached), func(a v1.AttachedVolume) bool {
 		return a.Name == volume
 	})
-	if attached {
+	if how == attached {
 		list = append(list, v1.AttachedVolume{Name: volume})
 	}
 	patch, err := json.Marshal(map[string]any{

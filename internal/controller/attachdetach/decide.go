@@ -41,7 +41,7 @@ type place struct {
 	// attachment is the one of volume and node, nil if there is none that the informer knows.
 	attachment *storagev1.VolumeAttachment
 	// uncertain says that an attachment was asked for, and that nobody has said whether it was made; of a direct volume, that
-	// the node may have it, by what it has said last.
+	// the node may have it, or might when it was there last.
 	uncertain bool
 	// unneeded is since when no pod has needed the volume there, zero while one does.
 	unneeded time.Time

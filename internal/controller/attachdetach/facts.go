@@ -174,10 +174,8 @@ func has(p *v1.Pod, claim *v1.PersistentVolumeClaim) bool {
 func (f *facts) recall(p *place, remembered *memory) {
 	t := remembered.at(p.node)
 	switch {
-	case f.direct && p.state != nil:
-		lists := f.reported(p) || uses(p.state, f.name)
-		t.forced = t.forced && lists
-		t.uncertain = lists && !t.forced
+	case f.direct && p.state != nil: // remembered for when the node is gone
+		t.uncertain = f.reported(p)
 	case p.attachment != nil:
 		t.uncertain = false
 	}

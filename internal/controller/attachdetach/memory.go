@@ -19,7 +19,6 @@ type memory struct {
 type trace struct {
 	unneeded        time.Time // since when no pod needs the volume there
 	uncertain       bool      // an attachment was asked for, and nobody said whether it was made; see place
-	forced          bool      // a direct volume was taken from it by force, whatever it says of it since
 	asked, released time.Time // when the attachment was made or deleted, until the attacher is done
 }
 
