@@ -359,7 +359,7 @@ func (k *Kubelet) mounter(pods *podworker.Pods, tokens *identity.TokenSource) *v
 		CSI: k.csiVolumes(),
 	}
 	if k.deps.Client != nil {
-		m.Attached = &volume.Attached{Report: k.node.Trigger}
+		m.Attached = &volume.Attached{Report: k.node.Trigger, Written: k.node.Written}
 		m.Volume = func(ctx context.Context, name string) (*v1.PersistentVolume, error) {
 			return k.deps.Client.CoreV1().PersistentVolumes().Get(ctx, name, metav1.GetOptions{})
 		}

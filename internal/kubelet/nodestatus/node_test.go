@@ -2,11 +2,13 @@ package nodestatus
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
+	ktesting "k8s.io/client-go/testing"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"wherry.dev/test/fakecri"
@@ -533,5 +536,52 @@ func TestALeaseThatWasThereBeforeItsNodeGetsItsOwnerSoon(t *testing.T) {
 		}
 		cancel()
 		wg.Wait()
+	})
+}
+
+// A report that was determined before somebody asked does not count, and one that fails is none.
+func TestWrittenIsWhatIsSoFromNowOn(t *testing.T) {
+	play(t, nil, func(t *testing.T, r *Reporter, _ *fakecri.Runtime, c *fake.Clientset, _ *told) {
+		<-r.Ready()
+		synctest.Wait()
+		var inUse atomic.Pointer[[]v1.UniqueVolumeName]
+		inUse.Store(&[]v1.UniqueVolumeName{})
+		began, goOn := make(chan struct{}), make(chan struct{})
+		slow := true
+		r.cfg.VolumesInUse = func([]v1.UniqueVolumeName) []v1.UniqueVolumeName {
+			now := *inUse.Load()
+			if slow {
+				slow = false
+				close(began)
+				<-goOn
+			}
+			return now
+		}
+		r.Trigger()
+		<-began // the report under way has read that nothing is in use
+		inUse.Store(&[]v1.UniqueVolumeName{"v"})
+		fails := true
+		c.PrependReactor("patch", "nodes", func(ktesting.Action) (bool, runtime.Object, error) {
+			defer func() { fails = false }()
+			return fails, nil, errors.New("not now")
+		})
+		ended := make(chan error, 1)
+		go func() {
+			_, err := r.Written(t.Context())
+			ended <- err
+		}()
+		synctest.Wait()
+		close(goOn)
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		if got := getNode(t, c).Status.VolumesInUse; !slices.Equal(got, []v1.UniqueVolumeName{"v"}) || fails {
+			t.Errorf("it is written that %q are in use", got)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if _, err := r.Written(ctx); !errors.Is(err, context.Canceled) {
+			t.Errorf("nobody waits any more: %v", err)
+		}
 	})
 }

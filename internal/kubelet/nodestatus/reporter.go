@@ -107,6 +107,9 @@ type Reporter struct {
 	nodeMu sync.Mutex // held by whoever changes node
 	node   atomic.Pointer[v1.Node]
 	facts  facts
+	// asked counts who waits for a report; writing has those that the last one is for.
+	asked   atomic.Uint64
+	writing written
 	// reported is what the server has, as far as we know. Only Run's goroutine uses it.
 	reported *v1.Node
 	sentAt   time.Time
@@ -124,6 +127,7 @@ func New(cfg Config, client kubernetes.Interface, rt Runtime, images Images, eve
 		cfg: cfg, client: client, runtime: rt, images: images, events: events, facts: f,
 		trigger: make(chan struct{}, 1), ready: make(chan struct{}), reportedOnce: make(chan struct{}), pressed: map[v1.NodeConditionType]bool{},
 	}
+	r.writing.next = make(chan struct{})
 	n := r.object()
 	n.Status = r.status(nil, nil, nil, time.Now())
 	r.node.Store(n)
@@ -219,6 +223,47 @@ func (r *Reporter) Trigger() {
 	}
 }
 
+// written is what the server has of the node.
+type written struct {
+	mu      sync.Mutex
+	upTo    uint64 // who asked
+	version string
+	next    chan struct{} // closed, and replaced, by the next report
+}
+
+// done says that the server has the status as it was determined after somebody had asked.
+func (w *written) done(upTo uint64, version string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.upTo, w.version = upTo, version
+	close(w.next)
+	w.next = make(chan struct{})
+}
+
+func (w *written) look() (upTo uint64, version string, next <-chan struct{}) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.upTo, w.version, w.next
+}
+
+// Written waits until the server has the status as it is determined from now on, and returns the version of the node that
+// has it, or the error of the context.
+func (r *Reporter) Written(ctx context.Context) (version string, err error) {
+	mine := r.asked.Add(1)
+	r.Trigger()
+	for {
+		upTo, version, next := r.writing.look()
+		if upTo >= mine {
+			return version, nil
+		}
+		select {
+		case <-next:
+		case <-ctx.Done():
+			return "", context.Cause(ctx)
+		}
+	}
+}
+
 // Ref returns a reference to the node, for events.
 func (r *Reporter) Ref() *v1.ObjectReference {
 	return &v1.ObjectReference{Kind: "Node", APIVersion: "v1", Name: r.cfg.Name, UID: types.UID(r.cfg.Name)}
@@ -264,7 +309,7 @@ func (r *Reporter) leaseInterval() time.Duration {
 
 // report writes the status if it changed, or if the last report is old.
 func (r *Reporter) report(ctx context.Context) error {
-	now := time.Now()
+	asked, now := r.asked.Load(), time.Now()
 	st, imgs, rtErr := r.look(ctx)
 	if r.client == nil {
 		r.note(r.withStatus(r.status(st, imgs, rtErr, now)))
@@ -288,6 +333,7 @@ func (r *Reporter) report(ctx context.Context) error {
 		}
 		r.sentAt = now
 	}
+	r.writing.done(asked, r.reported.ResourceVersion)
 	r.note(r.withStatus(want.Status))
 	return nil
 }

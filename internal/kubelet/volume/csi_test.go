@@ -261,6 +261,7 @@ func TestAVolumeIsAttachedFirst(t *testing.T) {
 	d, _, m := newCSI(t, nil) // a driver without an object attaches
 	reports := make(chan struct{}, 10)
 	m.Attached.Report = func() { reports <- struct{}{} }
+	m.Attached.Written = func(context.Context) (string, error) { m.Attached.Report(); return "10", nil }
 	id := attachments.Name(driverName, "handle/1", "n")
 	_, err := m.CSI.Client.StorageV1().VolumeAttachments().Create(t.Context(), &storagev1.VolumeAttachment{
 		ObjectMeta: metav1.ObjectMeta{Name: id},
@@ -280,10 +281,16 @@ func TestAVolumeIsAttachedFirst(t *testing.T) {
 	if err != nil || !slices.Equal(used, []v1.UniqueVolumeName{name}) {
 		t.Fatalf("the node uses %v, %v", used, err)
 	}
-	m.Attached.NodeSeen(&v1.Node{Status: v1.NodeStatus{VolumesAttached: []v1.AttachedVolume{{Name: name}}}})
-	m.Attached.NodeSeen(&v1.Node{Status: v1.NodeStatus{VolumesInUse: used}})
+	see := func(version string, st v1.NodeStatus) {
+		m.Attached.NodeSeen(&v1.Node{ObjectMeta: metav1.ObjectMeta{ResourceVersion: version}, Status: st})
+	}
+	attached := []v1.AttachedVolume{{Name: name}}
+	// From before another pod let go of it, which somebody may just see.
+	see("9", v1.NodeStatus{VolumesInUse: used, VolumesAttached: attached})
+	see("10", v1.NodeStatus{VolumesAttached: attached})
+	see("11", v1.NodeStatus{VolumesInUse: used})
 	called(t, d)
-	m.Attached.NodeSeen(&v1.Node{Status: v1.NodeStatus{VolumesInUse: used, VolumesAttached: []v1.AttachedVolume{{Name: name}}}})
+	see("12", v1.NodeStatus{VolumesInUse: used, VolumesAttached: attached})
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
@@ -300,11 +307,10 @@ func TestAVolumeIsAttachedFirst(t *testing.T) {
 func TestAPodThatWaitsForItsVolumeCanGo(t *testing.T) {
 	d, _, m := newCSI(t, nil)
 	ctx, cancel := context.WithCancel(t.Context())
-	m.Attached.Report = cancel
+	m.Attached.Written = func(context.Context) (string, error) { cancel(); return "", nil }
 	if _, err := m.Mount(ctx, claimPod("u1"), "v"); err == nil {
 		t.Fatal("the volume was never attached")
 	}
-	m.Attached.Report = nil
 	clear(t, m, "u1")
 	called(t, d) // it was never asked
 	nothingLeft(t, m)

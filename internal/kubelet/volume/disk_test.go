@@ -349,6 +349,7 @@ func TestADiskIsNotMountedBeforeItIsAttached(t *testing.T) {
 		}
 		reports <- used
 	}}
+	m.Attached.Written = func(context.Context) (string, error) { m.Attached.Report(); return "", nil }
 	ended := make(chan error, 1)
 	go func() {
 		_, err := m.Mount(t.Context(), claimPod("u1"), "v")
