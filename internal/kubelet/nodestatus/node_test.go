@@ -20,7 +20,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
-	ktesting "k8s.io/client-go/testing"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"wherry.dev/test/fakecri"
@@ -561,7 +560,7 @@ func TestWrittenIsWhatIsSoFromNowOn(t *testing.T) {
 		<-began // the report under way has read that nothing is in use
 		inUse.Store(&[]v1.UniqueVolumeName{"v"})
 		fails := true
-		c.PrependReactor("patch", "nodes", func(ktesting.Action) (bool, runtime.Object, error) {
+		c.PrependReactor("patch", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
 			defer func() { fails = false }()
 			return fails, nil, errors.New("not now")
 		})
