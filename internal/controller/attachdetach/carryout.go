@@ -128,7 +128,7 @@ func (c *Controller) detach(ctx context.Context, f *facts, s step, t *trace) err
 		}
 		t.released = f.now
 	}
-	t.uncertain = false
+	t.uncertain, t.node = false, ""
 	if s.force != "" {
 		forced.WithLabelValues(s.force).Inc()
 		klog.FromContext(ctx).Info("Volume is detached although it is not known to be safe",

@@ -174,12 +174,17 @@ func has(p *v1.Pod, claim *v1.PersistentVolumeClaim) bool {
 func (f *facts) recall(p *place, remembered *memory) {
 	t := remembered.at(p.node)
 	switch {
-	case f.direct && p.state != nil: // remembered for when the node is gone
-		t.uncertain = f.reported(p)
+	case f.direct && p.state != nil && f.reported(p): // remembered for when the node is gone
+		t.uncertain, t.node = true, p.state.UID
+	case f.direct && p.state != nil: // a node that was made anew may have a kubelet that has the volume from before
+		t.uncertain = t.uncertain && t.node != p.state.UID && (!told(p.state) || uses(p.state, f.name))
 	case p.attachment != nil:
 		t.uncertain = false
 	}
 	f.observe(p, t)
+	if !t.uncertain {
+		t.node = ""
+	}
 	p.uncertain = t.uncertain
 	there := p.attachment != nil || p.uncertain
 	switch {

@@ -19,6 +19,7 @@ type memory struct {
 type trace struct {
 	unneeded        time.Time // since when no pod needs the volume there
 	uncertain       bool      // an attachment was asked for, and nobody said whether it was made; see place
+	node            types.UID // of a direct volume that is uncertain: the node that was told to have it
 	asked, released time.Time // when the attachment was made or deleted, until the attacher is done
 }
 

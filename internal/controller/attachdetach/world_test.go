@@ -418,6 +418,36 @@ func TestTheWayOfADisk(t *testing.T) {
 	})
 }
 
+// TestANodeThatIsMadeAnew may still have a disk, although nobody has told its new Node so.
+func TestANodeThatIsMadeAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, newVolume(disk), newClaim(), newNode("a"), newNode("b"), newPod("p", "a"))
+		w.changeNode(func(n *v1.Node) { n.Status.VolumesInUse = []v1.UniqueVolumeName{diskName} })
+		if err := w.CoreV1().Nodes().Delete(t.Context(), "a", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		w.settle()
+		w.deletePod("p")
+		w.add(newNode("a", made, func(n *v1.Node) { n.UID = "second" }))
+		w.add(newPod("q", "b", later))
+		has := func() bool {
+			n, err := w.CoreV1().Nodes().Get(t.Context(), "b", metav1.GetOptions{})
+			return err == nil && reports(n, diskName)
+		}
+		w.changeNode(func(n *v1.Node) {
+			n.Status.Conditions = newNode("a").Status.Conditions
+			n.Status.VolumesInUse = []v1.UniqueVolumeName{diskName}
+		})
+		if has() {
+			t.Error("given away while it is in use")
+		}
+		w.changeNode(func(n *v1.Node) { n.Status.VolumesInUse = nil })
+		if !has() {
+			t.Error("not given to the other node")
+		}
+	})
+}
+
 // TestADiskOfAPodsOwn may be at several nodes: nothing says that it may not.
 func TestADiskOfAPodsOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
