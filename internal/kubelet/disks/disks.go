@@ -185,17 +185,25 @@ func (n Node) drop(ctx context.Context, all []string) error {
 	return nil
 }
 
+// busyTime is how long a disk may be busy after the last mount of it has gone: the kernel ends file systems in the
+// background, and udev looks at disks.
+const busyTime = time.Second
+
 // BusyError says that a disk is in use.
 type BusyError struct{ Disk string }
 
 func (e *BusyError) Error() string {
-	return fmt.Sprintf("disk %s is still in use: something on this machine has it mounted or open", e.Disk)
+	return fmt.Sprintf("disk %s is in use: something on this machine has it mounted or open", e.Disk)
 }
 
 // Unused returns an error if a file system or another device uses a disk, in whichever mount namespace. What the kernel has
 // not written yet is written: if that fails, it is lost, because nobody is left who could be told.
 func (n Node) Unused(disk string) error {
 	fd, err := unix.Open(n.device(disk), unix.O_RDONLY|unix.O_EXCL|unix.O_CLOEXEC, 0)
+	for wait := time.Millisecond; errors.Is(err, unix.EBUSY) && wait < busyTime; wait *= 2 {
+		time.Sleep(wait)
+		fd, err = unix.Open(n.device(disk), unix.O_RDONLY|unix.O_EXCL|unix.O_CLOEXEC, 0)
+	}
 	switch {
 	case errors.Is(err, unix.EBUSY):
 		return &BusyError{disk}

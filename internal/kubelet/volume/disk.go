@@ -41,6 +41,8 @@ type diskRecord struct {
 	Local string        `json:",omitempty"`
 	// Sessions are the portals to which the node has logged in for its pods: they are left with the last of them.
 	Sessions []string `json:",omitempty"`
+	// Secret and Digest are by which secret they were made, and what it said.
+	Secret, Digest string `json:",omitempty"`
 	// Device is where the disk was found, in that boot of the machine.
 	Device, Boot string `json:",omitempty"`
 	// Places are the folders and links of the pods.
@@ -175,7 +177,7 @@ func (m *Mounter) useDisk(ctx context.Context, dir string, u *diskUse) error {
 	if u.block {
 		return nil
 	}
-	if err := alone(func() error { return u.mountForNode(files) }); err != nil {
+	if err := alone(func() error { return u.mountForNode(files, m.disks) }); err != nil {
 		return &failedAt{"MountVolume.MountDevice failed", err}
 	}
 	failpoint.At("disk-mounted")
@@ -279,7 +281,7 @@ func isDisk(path string) error {
 }
 
 // mountForNode mounts what is on the disk, as the first pod needs it.
-func (u *diskUse) mountForNode(files diskFiles) error {
+func (u *diskUse) mountForNode(files diskFiles, node disks.Node) error {
 	there, err := mount.Listed(files.mount())
 	if err != nil {
 		return err
@@ -291,6 +293,11 @@ func (u *diskUse) mountForNode(files diskFiles) error {
 		}
 		if err := ignoreExists(os.Mkdir(files.mount(), 0o750)); err != nil {
 			return err
+		}
+		if u.volume != "" { // it may be one of the machine's own, which whoever describes it need not know
+			if err := node.Unused(filepath.Base(r.Device)); err != nil {
+				return err
+			}
 		}
 		return disks.Mount(r.Device, files.mount(), u.fsType, u.options())
 	}

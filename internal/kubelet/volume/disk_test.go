@@ -191,7 +191,7 @@ func TestADiskIsNotTakenFromWhoUsesIt(t *testing.T) {
 	err := m.Clear(t.Context(), "u1")
 	if busy, ok := errors.AsType[*disks.BusyError](err); !ok {
 		t.Errorf("cleared: %v", err)
-	} else if !strings.Contains(busy.Error(), "still in use") {
+	} else if !strings.Contains(busy.Error(), "is in use") {
 		t.Errorf("%v", busy)
 	}
 	if got := node.Sessions(); len(got) != 1 {
@@ -335,6 +335,78 @@ func TestCHAP(t *testing.T) {
 		t.Errorf("another secret: %v", err)
 	}
 	clear(t, m, "u1")
+}
+
+// TestADiskOfOthersIsNotGiven to a pod that names it without being one that may have it: the session is there.
+func TestADiskOfOthersIsNotGiven(t *testing.T) {
+	node, _, m := newISCSI(t, func(s *v1.ISCSIPersistentVolumeSource) {
+		s.SessionCHAPAuth, s.SecretRef = true, &v1.SecretReference{Name: "chap"}
+	})
+	secret := func(namespace, password string) *v1.Secret {
+		return &v1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "chap"}, Type: "kubernetes.io/iscsi-chap",
+			Data: map[string][]byte{"node.session.auth.password": []byte(password)}}
+	}
+	m.CSI, m.Attached = &CSI{Client: fake.NewClientset(secret("ns", "right"), secret("copies", "right"), secret("others", "guess"))}, nil
+	set(t, m, claimPod("u1"))
+	own := func(uid types.UID, namespace string, lun int32) *v1.Pod {
+		src := &v1.ISCSIVolumeSource{TargetPortal: "10.0.0.1", IQN: iqn, Lun: lun, ISCSIInterface: "default"}
+		if namespace != "" {
+			src.SessionCHAPAuth, src.SecretRef = true, &v1.LocalObjectReference{Name: "chap"}
+		}
+		pod := podWith(v1.VolumeSource{ISCSI: src})
+		pod.UID, pod.Namespace = uid, namespace
+		return pod
+	}
+	for lun := int32(1); lun <= 2; lun++ {
+		for _, namespace := range []string{"", "others"} {
+			pod := own("thief", namespace, lun)
+			if _, err := m.Mount(t.Context(), pod, "v"); err == nil || !strings.Contains(err.Error(), "with other credentials") {
+				t.Errorf("LUN %d, with the secret of %q: %v", lun, namespace, err)
+			}
+			clear(t, m, "thief")
+		}
+	}
+	set(t, m, own("friend", "copies", 1))
+	clear(t, m, "friend")
+	clear(t, m, "u1")
+
+	// One that was not let in keeps nobody else out.
+	node.Refuse = func(args string) error {
+		if strings.Contains(args, "--login") && node.Setting(iqn+" "+portal+" default", "node.session.auth.password") != "right" {
+			return fakeiscsi.Exit(24)
+		}
+		return nil
+	}
+	if _, err := m.Mount(t.Context(), own("thief", "others", 1), "v"); err == nil || !strings.Contains(err.Error(), "exit status 24") {
+		t.Errorf("a wrong password: %v", err)
+	}
+	set(t, m, claimPod("u1"))
+	set(t, m, own("friend", "copies", 2))
+	clear(t, m, "friend")
+	clear(t, m, "thief")
+	clear(t, m, "u1")
+	left(t, node, m)
+}
+
+// TestADiskOfTheMachineIsNotGiven to a pod that describes it, nor to a claim while the machine has it mounted.
+func TestADiskOfTheMachineIsNotGiven(t *testing.T) {
+	node, _, m := newISCSI(t)
+	node.Login(t, iqn, portal)
+	pod := podWith(v1.VolumeSource{ISCSI: &v1.ISCSIVolumeSource{TargetPortal: "10.0.0.1", IQN: iqn, Lun: 1, ISCSIInterface: "default"}})
+	if _, err := m.Mount(t.Context(), pod, "v"); err == nil || !strings.Contains(err.Error(), "is the machine's own: only a PersistentVolume may use it") {
+		t.Errorf("%v", err)
+	}
+	clear(t, m, pod.UID)
+	set(t, m, claimPod("u1"))
+	clear(t, m, "u1")
+	machines := t.TempDir()
+	run(t, "mount", filepath.Join(node.Root, "dev", node.Disks()[0]), machines)
+	if _, err := m.Mount(t.Context(), claimPod("u2"), "v"); err == nil || !strings.Contains(err.Error(), "is in use") {
+		t.Errorf("%v", err)
+	}
+	run(t, "umount", machines)
+	clear(t, m, "u2")
+	nothingLeft(t, m)
 }
 
 // TestADiskIsNotMountedBeforeItIsAttached, and the node says that it uses it until it has given it up.

@@ -2,6 +2,7 @@ package volume
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -105,7 +106,11 @@ func (i iscsi) setUp(ctx context.Context, s *spec, dir string) (time.Time, error
 			if err != nil {
 				return "", err
 			}
-			return i.m.joinTarget(ctx, r, secrets, save)
+			who := credentials{own: s.pv == nil}
+			if len(secrets) > 0 {
+				who.secret, who.settings = src.secret.Namespace+"/"+src.secret.Name, secrets
+			}
+			return i.m.joinTarget(ctx, r, who, save)
 		},
 	})
 }
@@ -141,17 +146,59 @@ func (i iscsi) secrets(ctx context.Context, src iscsiSource) (map[string]string,
 // ofTarget stands for a pod's UID where an iSCSI target is meant.
 const ofTarget types.UID = "iscsi"
 
+// credentials are by what a pod gets a session.
+type credentials struct {
+	// own: the pod describes the volume itself.
+	own bool
+	// secret has the settings; "" if there is none.
+	secret   string
+	settings map[string]string
+}
+
+func (c credentials) digest() (string, error) {
+	if c.secret == "" {
+		return "", nil
+	}
+	doc, err := json.Marshal(c.settings)
+	return sum(string(doc)), err
+}
+
+// mayShare says why a pod does not get a session that was made for others: it would have what only they may have. The same
+// secret may have changed meanwhile, and two may say the same.
+func (c credentials) mayShare(r *diskRecord) error {
+	digest, err := c.digest()
+	if err == nil && len(r.Sessions) > 0 && r.Digest != digest && r.Secret != c.secret {
+		err = fmt.Errorf("this node is logged in to %s for other pods, with other credentials", r.ISCSI.IQN)
+	}
+	return err
+}
+
 // joinTarget logs in to a target, and writes down which sessions are made for pods. One that another disk's pods have is
 // this disk's, too: the last one ends it.
-func (m *Mounter) joinTarget(ctx context.Context, r *diskRecord, secrets map[string]string, save func() error) (device string, err error) {
+func (m *Mounter) joinTarget(ctx context.Context, r *diskRecord, who credentials, save func() error) (device string, err error) {
+	digest, err := who.digest()
+	if err != nil {
+		return "", err
+	}
 	err = m.calls.alone(ctx, ofTarget, r.ISCSI.Key(), func() error {
 		there, err := m.disks.Sessions(r.ISCSI)
 		if err != nil {
 			return err
 		}
-		shared, err := m.sessionsOf(r.ISCSI, diskFiles{})
+		r.keep(there)
+		if err := who.mayShare(r); err != nil {
+			return err
+		}
+		var shared []string
+		err = m.eachOf(r.ISCSI, func(_ diskFiles, other *diskRecord) error {
+			shared = append(shared, other.Sessions...)
+			return who.mayShare(other)
+		})
 		if err != nil {
 			return err
+		}
+		if len(r.Sessions) == 0 || r.Secret == who.secret {
+			r.Secret, r.Digest = who.secret, digest
 		}
 		announce := func(portal string) error {
 			if slices.Contains(r.Sessions, portal) {
@@ -161,41 +208,54 @@ func (m *Mounter) joinTarget(ctx context.Context, r *diskRecord, secrets map[str
 			return save()
 		}
 		for _, portal := range there {
-			if slices.Contains(shared, portal) {
+			switch {
+			case slices.Contains(shared, portal):
 				if err := announce(portal); err != nil {
 					return err
 				}
+			case who.own:
+				return fmt.Errorf("the session with portal %s of %s is the machine's own: only a PersistentVolume may use it", portal, r.ISCSI.IQN)
 			}
 		}
-		device, err = m.disks.Login(ctx, r.ISCSI, secrets, announce)
-		return err
+		device, err = m.disks.Login(ctx, r.ISCSI, who.settings, announce)
+		if err == nil {
+			return nil
+		}
+		// Who was not let in has no say in who is.
+		there, failed := m.disks.Sessions(r.ISCSI)
+		if failed == nil {
+			r.keep(there)
+			failed = save()
+		}
+		return errors.Join(err, failed)
 	})
 	return device, err
 }
 
-// sessionsOf returns the sessions with a target that were made for pods, but for those that one disk alone has.
-func (m *Mounter) sessionsOf(t *disks.Target, but diskFiles) ([]string, error) {
+// keep leaves out sessions that are not there.
+func (r *diskRecord) keep(there []string) {
+	r.Sessions = slices.DeleteFunc(r.Sessions, func(portal string) bool { return !slices.Contains(there, portal) })
+}
+
+// eachOf calls f for the disks of a target.
+func (m *Mounter) eachOf(t *disks.Target, f func(diskFiles, *diskRecord) error) error {
 	all, err := allDisks(m.Dirs, iscsiPlugin)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	var out []string
 	for _, files := range all {
-		if files == but {
-			continue
-		}
 		r, err := files.read()
 		if errors.Is(err, fs.ErrNotExist) { // it has just been given up
 			continue
 		}
-		if err != nil {
-			return nil, err
+		if err == nil && r.ISCSI != nil && r.ISCSI.Key() == t.Key() {
+			err = f(files, r)
 		}
-		if r.ISCSI != nil && r.ISCSI.Key() == t.Key() {
-			out = append(out, r.Sessions...)
+		if err != nil {
+			return err
 		}
 	}
-	return out, nil
+	return nil
 }
 
 // leaveTarget has the node forget a disk, and ends the sessions that no other disk needs.
@@ -207,7 +267,13 @@ func (m *Mounter) leaveTarget(ctx context.Context, files diskFiles, r *diskRecor
 		if err := m.disks.Leave(ctx, r.ISCSI, r.Sessions); err != nil {
 			return err
 		}
-		shared, err := m.sessionsOf(r.ISCSI, files)
+		var shared []string
+		err := m.eachOf(r.ISCSI, func(other diskFiles, its *diskRecord) error {
+			if other != files {
+				shared = append(shared, its.Sessions...)
+			}
+			return nil
+		})
 		if err != nil {
 			return err
 		}
