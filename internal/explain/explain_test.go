@@ -106,7 +106,7 @@ func TestExplain(t *testing.T) {
 		}), []string{"scheduler default-scheduler", `status: pod "ns/p": ResourceClaim not created yet`, "continues when: that changes"}},
 		"a driver's volume": {facts(fails(podplan.VolumeKey("v"), "", "volumes of this kind (csi) are not supported by this node"), func(f *sight) {
 			f.Pod.Spec.Volumes = []v1.Volume{{Name: "v", VolumeSource: v1.VolumeSource{CSI: &v1.CSIVolumeSource{Driver: "d"}}}}
-		}), []string{"It waits for: volume v.", "status: volumes of this kind (csi)", "continues when: nothing on this node"}},
+		}), []string{"It waits for: volume v.", "status: volumes of this kind (csi)", "continues when: driver d is on this node and mounts the volume; see its log"}},
 		"a claim without a volume": {facts(fails(podplan.VolumeKey("v"), "", "failed to process volumes=[v]: error processing PVC ns/data: PVC is not bound"), func(f *sight) {
 			f.Pod.Spec.Volumes = []v1.Volume{{Name: "v", VolumeSource: v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}
 		}), []string{"It waits for: volume v.", "PVC is not bound", `continues when: claim "data" is bound to a volume; see: wherry explain -n ns pvc/data`}},
