@@ -40,9 +40,10 @@ func ISCSIName(portal, iqn string, lun int32) v1.UniqueVolumeName {
 	return v1.UniqueVolumeName(fmt.Sprintf("%s%s:%s:%d", iscsiPrefix, portal, iqn, lun))
 }
 
-// FCName returns the name that a disk at Fibre Channel has in a node's status; "" if the source names none.
+// FCName returns the name that a disk at Fibre Channel has in a node's status; "" if there is no source, or it names none.
 func FCName(f *v1.FCVolumeSource) v1.UniqueVolumeName {
 	switch {
+	case f == nil:
 	case len(f.TargetWWNs) > 0 && f.Lun != nil:
 		return v1.UniqueVolumeName(fmt.Sprintf("%s%v:%d", fcPrefix, f.TargetWWNs, *f.Lun))
 	case len(f.WWIDs) > 0:
@@ -53,24 +54,18 @@ func FCName(f *v1.FCVolumeSource) v1.UniqueVolumeName {
 
 // ByNode returns the name of a volume that a node attaches itself, and that a PersistentVolume is for; "" for all others.
 func ByNode(src *v1.PersistentVolumeSource) v1.UniqueVolumeName {
-	switch {
-	case src.ISCSI != nil:
-		return ISCSIName(src.ISCSI.TargetPortal, src.ISCSI.IQN, src.ISCSI.Lun)
-	case src.FC != nil:
-		return FCName(src.FC)
+	if i := src.ISCSI; i != nil {
+		return ISCSIName(i.TargetPortal, i.IQN, i.Lun)
 	}
-	return ""
+	return FCName(src.FC)
 }
 
 // OwnByNode is ByNode for a volume that a pod describes itself.
 func OwnByNode(src *v1.VolumeSource) v1.UniqueVolumeName {
-	switch {
-	case src.ISCSI != nil:
-		return ISCSIName(src.ISCSI.TargetPortal, src.ISCSI.IQN, src.ISCSI.Lun)
-	case src.FC != nil:
-		return FCName(src.FC)
+	if i := src.ISCSI; i != nil {
+		return ISCSIName(i.TargetPortal, i.IQN, i.Lun)
 	}
-	return ""
+	return FCName(src.FC)
 }
 
 // ISCSISecret returns where the secret of an iSCSI volume is: in the namespace of its claim, unless it says another one. It

@@ -42,6 +42,11 @@ func (n Node) run(ctx context.Context, program string, args ...string) ([]byte, 
 	if n.Run != nil {
 		return n.Run(ctx, program, args...)
 	}
+	return Run(ctx, program, args...)
+}
+
+// Run runs a program of the machine, and returns what it wrote. If there is none, the error is fs.ErrNotExist.
+func Run(ctx context.Context, program string, args ...string) ([]byte, error) {
 	path, err := Find(program)
 	if err != nil {
 		return nil, err
@@ -72,10 +77,14 @@ func Find(name string) (string, error) {
 // appearTime is how long the kernel may take to show a disk that it was told to look for.
 const appearTime = 30 * time.Second
 
-// appears waits until find returns something, or an error. The kernel says nothing when a disk comes that udev would not say too, and not
-// every machine has udev.
+// appears waits until find returns something, or an error. The kernel says nothing when a disk comes that udev would not
+// say too, and not every machine has udev.
 func appears(ctx context.Context, find func() (string, error)) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, appearTime)
+	return within(ctx, appearTime, find)
+}
+
+func within(ctx context.Context, patience time.Duration, find func() (string, error)) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	for wait := time.Millisecond; ; wait = min(2*wait, time.Second) {
 		if found, err := find(); err != nil || found != "" {
@@ -131,9 +140,7 @@ func (n Node) together(ctx context.Context, all []string) (string, error) {
 	}
 	dm, err := find()
 	if _, lacks := Find("multipath"); err == nil && dm == "" && len(all) > 1 && lacks == nil {
-		waiting, cancel := context.WithTimeout(ctx, multipathTime)
-		dm, err = appears(waiting, find)
-		cancel()
+		dm, err = within(ctx, multipathTime, find)
 		if err != nil && ctx.Err() == nil { // one path is better than none
 			err = nil
 		}
@@ -157,7 +164,7 @@ func (n Node) drop(ctx context.Context, all []string) error {
 		if dm == "" {
 			continue
 		}
-		if err := n.Unused(dm); err != nil {
+		if err := n.Unused(ctx, dm); err != nil {
 			return err
 		}
 		if out, err := n.run(ctx, "multipath", "-f", n.device(dm)); err != nil {
@@ -165,7 +172,7 @@ func (n Node) drop(ctx context.Context, all []string) error {
 		}
 	}
 	for _, disk := range all {
-		if err := n.Unused(disk); err != nil {
+		if err := n.Unused(ctx, disk); err != nil {
 			return err
 		}
 		err := os.WriteFile(n.sys("block", disk, "device", "delete"), []byte("1"), 0o200)
@@ -198,14 +205,17 @@ func (e *BusyError) Error() string {
 
 // Unused returns an error if a file system or another device uses a disk, in whichever mount namespace. What the kernel has
 // not written yet is written: if that fails, it is lost, because nobody is left who could be told.
-func (n Node) Unused(disk string) error {
-	fd, err := unix.Open(n.device(disk), unix.O_RDONLY|unix.O_EXCL|unix.O_CLOEXEC, 0)
-	for wait := time.Millisecond; errors.Is(err, unix.EBUSY) && wait < busyTime; wait *= 2 {
-		time.Sleep(wait)
+func (n Node) Unused(ctx context.Context, disk string) error {
+	var fd int
+	_, err := within(ctx, busyTime, func() (opened string, err error) {
 		fd, err = unix.Open(n.device(disk), unix.O_RDONLY|unix.O_EXCL|unix.O_CLOEXEC, 0)
-	}
+		if errors.Is(err, unix.EBUSY) {
+			return "", nil
+		}
+		return disk, err
+	})
 	switch {
-	case errors.Is(err, unix.EBUSY):
+	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
 		return &BusyError{disk}
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENXIO): // it is gone
 		return nil

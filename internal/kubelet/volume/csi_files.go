@@ -106,9 +106,12 @@ type csiFiles struct {
 	below string
 }
 
-func csiRoot(dirs criconfig.Dirs) string {
-	return filepath.Join(dirs.Root, "plugins", "kubernetes.io", "csi")
+// pluginRoot is where the node has what pods share of a kind of volumes, at upstream's path.
+func pluginRoot(dirs criconfig.Dirs, plugin string) string {
+	return filepath.Join(dirs.Root, "plugins", "kubernetes.io", plugin)
 }
+
+func csiRoot(dirs criconfig.Dirs) string { return pluginRoot(dirs, "csi") }
 
 // filesOf is where a volume with a file system is.
 func filesOf(dirs criconfig.Dirs, driver, handle string) csiFiles {

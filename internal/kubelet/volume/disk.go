@@ -43,8 +43,8 @@ type diskRecord struct {
 	Sessions []string `json:",omitempty"`
 	// Secret and Digest are by which secret they were made, and what it said.
 	Secret, Digest string `json:",omitempty"`
-	// Device is where the disk was found, in that boot of the machine.
-	Device, Boot string `json:",omitempty"`
+	// Boot is that of the machine in which the disk was found, and the link to it was made; "" if it never was.
+	Boot string `json:",omitempty"`
 	// Places are the folders and links of the pods.
 	Places []string
 }
@@ -86,13 +86,9 @@ func (f diskFiles) remove() error {
 	return errors.Join(removePlace(f.record()), removePlace(f.dir))
 }
 
-func disksRoot(dirs criconfig.Dirs, plugin string) string {
-	return filepath.Join(dirs.Root, "plugins", "kubernetes.io", plugin)
-}
-
 // allDisks returns where the node has disks of a kind; "*" stands for all kinds.
 func allDisks(dirs criconfig.Dirs, plugin string) ([]diskFiles, error) {
-	all, err := filepath.Glob(filepath.Join(disksRoot(dirs, plugin), "*", diskFile))
+	all, err := filepath.Glob(filepath.Join(pluginRoot(dirs, plugin), "*", diskFile))
 	var out []diskFiles
 	for _, path := range all {
 		out = append(out, diskFiles{filepath.Dir(path)})
@@ -100,35 +96,42 @@ func allDisks(dirs criconfig.Dirs, plugin string) ([]diskFiles, error) {
 	return out, err
 }
 
-// disksInUse returns the disks that somebody attaches and that the node has, or is about to have.
-func disksInUse(dirs criconfig.Dirs) ([]v1.UniqueVolumeName, error) {
-	all, err := allDisks(dirs, "*")
+// eachDisk calls f for the disks of a kind that the node has, until it fails; "*" stands for all kinds.
+func eachDisk(dirs criconfig.Dirs, plugin string, f func(diskFiles, *diskRecord) error) error {
+	all, err := allDisks(dirs, plugin)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	var out []v1.UniqueVolumeName
 	for _, files := range all {
 		r, err := files.read()
-		if errors.Is(err, fs.ErrNotExist) {
+		if errors.Is(err, fs.ErrNotExist) { // it has just been given up
 			continue
 		}
-		if err != nil {
-			return nil, err
+		if err == nil {
+			err = f(files, r)
 		}
-		out = append(out, r.Volumes...)
+		if err != nil {
+			return err
+		}
 	}
-	return out, nil
+	return nil
+}
+
+// disksInUse returns the disks that somebody attaches and that the node has, or is about to have.
+func disksInUse(dirs criconfig.Dirs) (out []v1.UniqueVolumeName, err error) {
+	err = eachDisk(dirs, "*", func(_ diskFiles, r *diskRecord) error {
+		out = append(out, r.Volumes...)
+		return nil
+	})
+	return out, err
 }
 
 // diskPlaces returns where pods have local volumes that are disks: what is on them is not on the node's own.
-func diskPlaces(dirs criconfig.Dirs) ([]string, error) {
-	all, err := allDisks(dirs, localPlugin)
-	var out []string
-	for _, files := range all {
-		if r, err := files.read(); err == nil {
-			out = append(out, r.Places...)
-		}
-	}
+func diskPlaces(dirs criconfig.Dirs) (out []string, err error) {
+	err = eachDisk(dirs, localPlugin, func(_ diskFiles, r *diskRecord) error {
+		out = append(out, r.Places...)
+		return nil
+	})
 	return out, err
 }
 
@@ -155,7 +158,7 @@ func (m *Mounter) useDisk(ctx context.Context, dir string, u *diskUse) error {
 	if there, err := diskReady(dir); err != nil || there {
 		return err
 	}
-	files := diskFiles{filepath.Join(disksRoot(m.Dirs, u.plugin), sum(u.id))}
+	files := diskFiles{filepath.Join(pluginRoot(m.Dirs, u.plugin), sum(u.id))}
 	if err := u.makePlace(dir, files); err != nil {
 		return err
 	}
@@ -177,7 +180,7 @@ func (m *Mounter) useDisk(ctx context.Context, dir string, u *diskUse) error {
 	if u.block {
 		return nil
 	}
-	if err := alone(func() error { return u.mountForNode(files, m.disks) }); err != nil {
+	if err := alone(func() error { return u.mountForNode(ctx, files, m.disks) }); err != nil {
 		return &failedAt{"MountVolume.MountDevice failed", err}
 	}
 	failpoint.At("disk-mounted")
@@ -258,10 +261,10 @@ func (u *diskUse) find(ctx context.Context, files diskFiles) error {
 			return err
 		}
 	}
-	if r.Device == device && r.Boot == bootID() {
+	if r.Boot == bootID() {
 		return nil
 	}
-	r.Device, r.Boot = device, bootID()
+	r.Boot = bootID()
 	return save()
 }
 
@@ -281,13 +284,13 @@ func isDisk(path string) error {
 }
 
 // mountForNode mounts what is on the disk, as the first pod needs it.
-func (u *diskUse) mountForNode(files diskFiles, node disks.Node) error {
+func (u *diskUse) mountForNode(ctx context.Context, files diskFiles, node disks.Node) error {
 	there, err := mount.Listed(files.mount())
 	if err != nil {
 		return err
 	}
 	if !there {
-		r, err := files.read()
+		device, err := os.Readlink(files.device())
 		if err != nil {
 			return err
 		}
@@ -295,11 +298,11 @@ func (u *diskUse) mountForNode(files diskFiles, node disks.Node) error {
 			return err
 		}
 		if u.volume != "" { // it may be one of the machine's own, which whoever describes it need not know
-			if err := node.Unused(filepath.Base(r.Device)); err != nil {
+			if err := node.Unused(ctx, filepath.Base(device)); err != nil {
 				return err
 			}
 		}
-		return disks.Mount(r.Device, files.mount(), u.fsType, u.options())
+		return disks.Mount(device, files.mount(), u.fsType, u.options())
 	}
 	var st unix.Statfs_t
 	if err := unix.Statfs(files.mount(), &st); err != nil {
@@ -351,11 +354,7 @@ func diskReady(dir string) (bool, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
-	if err != nil || r.Boot != bootID() {
-		return false, err
-	}
-	device, err := os.Readlink(link)
-	return err == nil && device == r.Device && isDisk(device) == nil, nil
+	return err == nil && r.Boot == bootID() && isDisk(link) == nil, err
 }
 
 // leaveDisk takes a disk from a pod, and from the node if no other pod has it.
@@ -433,7 +432,7 @@ func (m *Mounter) disconnect(ctx context.Context, files diskFiles, r *diskRecord
 	switch {
 	case r.ISCSI != nil:
 		return m.leaveTarget(ctx, files, r)
-	case r.Fibre != nil && r.Device != "":
+	case r.Fibre != nil && r.Boot != "":
 		return m.disks.LeaveFibre(ctx, r.Fibre)
 	}
 	return nil

@@ -495,7 +495,7 @@ func TestALocalDiskWithAFileSystem(t *testing.T) {
 	clear(t, m, "u1")
 	clear(t, m, "u2")
 	nothingLeft(t, m)
-	if err := (disks.Node{}).Unused(filepath.Base(device)); err != nil {
+	if err := (disks.Node{}).Unused(t.Context(), filepath.Base(device)); err != nil {
 		t.Errorf("after all pods: %v", err)
 	}
 }

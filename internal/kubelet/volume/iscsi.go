@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"slices"
 	"time"
 
@@ -191,6 +190,7 @@ func (m *Mounter) joinTarget(ctx context.Context, r *diskRecord, who credentials
 		}
 		var shared []string
 		err = m.eachOf(r.ISCSI, func(_ diskFiles, other *diskRecord) error {
+			other.keep(there)
 			shared = append(shared, other.Sessions...)
 			return who.mayShare(other)
 		})
@@ -239,23 +239,12 @@ func (r *diskRecord) keep(there []string) {
 
 // eachOf calls f for the disks of a target.
 func (m *Mounter) eachOf(t *disks.Target, f func(diskFiles, *diskRecord) error) error {
-	all, err := allDisks(m.Dirs, iscsiPlugin)
-	if err != nil {
-		return err
-	}
-	for _, files := range all {
-		r, err := files.read()
-		if errors.Is(err, fs.ErrNotExist) { // it has just been given up
-			continue
+	return eachDisk(m.Dirs, iscsiPlugin, func(files diskFiles, r *diskRecord) error {
+		if r.ISCSI == nil || r.ISCSI.Key() != t.Key() {
+			return nil
 		}
-		if err == nil && r.ISCSI != nil && r.ISCSI.Key() == t.Key() {
-			err = f(files, r)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+		return f(files, r)
+	})
 }
 
 // leaveTarget has the node forget a disk, and ends the sessions that no other disk needs.

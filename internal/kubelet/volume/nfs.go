@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"slices"
 	"strings"
 	"time"
@@ -46,21 +45,11 @@ func (nfs) tearDown(_ context.Context, dir string) error {
 // nfsProgram mounts NFS: it finds the server's ports and versions, which the kernel does not.
 const nfsProgram = "mount.nfs"
 
-// killPatience is how long a program that was killed may keep its output open.
-const killPatience = time.Second
-
 func (n nfs) setUp(ctx context.Context, s *spec, dir string) (time.Time, error) {
 	if s.block {
 		return time.Time{}, errors.New("an NFS volume cannot have volumeMode Block")
 	}
 	if there, err := n.ready(dir); err != nil || there {
-		return time.Time{}, err
-	}
-	program, err := disks.Find(nfsProgram)
-	if errors.Is(err, fs.ErrNotExist) {
-		err = fmt.Errorf("this node cannot mount NFS: it has no %s (in Debian's package nfs-common, or nfs-utils elsewhere)", nfsProgram)
-	}
-	if err != nil {
 		return time.Time{}, err
 	}
 	args, err := nfsArguments(n.source(s), s, dir)
@@ -70,11 +59,12 @@ func (n nfs) setUp(ctx context.Context, s *spec, dir string) (time.Time, error) 
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return time.Time{}, err
 	}
-	var out bytes.Buffer
-	cmd := exec.CommandContext(ctx, program, args...)
-	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = &out, &out, killPatience
-	if err := cmd.Run(); err != nil {
-		return time.Time{}, fmt.Errorf("%s %s: %w: %s", nfsProgram, args[0], err, strings.TrimSpace(out.String()))
+	out, err := disks.Run(ctx, nfsProgram, args...)
+	if errors.Is(err, fs.ErrNotExist) {
+		return time.Time{}, fmt.Errorf("this node cannot mount NFS: it has no %s (in Debian's package nfs-common, or nfs-utils elsewhere)", nfsProgram)
+	}
+	if err != nil {
+		return time.Time{}, fmt.Errorf("%s %s: %w: %s", nfsProgram, args[0], err, bytes.TrimSpace(out))
 	}
 	return time.Time{}, nil
 }
