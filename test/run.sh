@@ -8,12 +8,13 @@ if [ "$(id -u)" -ne 0 ]; then
   exit 1
 fi
 
-# what of Wherry is on the machine: links, namespaces, mounts, cgroups, tables, monitors
+# what of Wherry is on the machine: links, namespaces, mounts, cgroups, tables, monitors, temporary files
 inventory() {
   ip -o link show | grep -oE '\bwh[a-z]*-[0-9a-z]+' | sed 's/^/link /'
   nft list tables 2>/dev/null | grep -i wherry
   grep -iE 'wherry' /proc/self/mountinfo | awk '{print "mount " $5}'
   find /sys/fs/cgroup -type d -name 'wherry*' 2>/dev/null | sed 's/^/cgroup /'
+  find "${TMPDIR:-/tmp}" -maxdepth 1 \( -name 'Test*' -o -name '*wherry*' \) | sed 's/^/file /'
   pgrep -a conmon | grep -i wherry | sed 's/^/process /'
 }
 

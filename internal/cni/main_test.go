@@ -5,13 +5,12 @@ import (
 	"encoding/json"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"testing"
 
 	"wherry.dev/internal/cni/plugin"
-	"wherry.dev/internal/failpoint"
+	"wherry.dev/test/kills"
 	"wherry.dev/test/leaks"
 )
 
@@ -71,18 +70,5 @@ func runChild(doc string) int {
 // killAt runs the call in a process that is killed at the step.
 func (c child) killAt(t *testing.T, step string) {
 	t.Helper()
-	doc, err := json.Marshal(c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.CommandContext(t.Context(), self)
-	cmd.Env = append(os.Environ(), childEnv+"="+string(doc), failpoint.Env+"="+step)
-	out, err := cmd.CombinedOutput()
-	if err == nil || cmd.ProcessState.ExitCode() != -1 {
-		t.Fatalf("%s was not hit: %v\n%s", step, err, out)
-	}
+	kills.At(t, step, childEnv, c)
 }

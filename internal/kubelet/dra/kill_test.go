@@ -3,15 +3,13 @@ package dra
 import (
 	"encoding/json"
 	"os"
-	"os/exec"
-	"strings"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
 	drav1 "k8s.io/kubelet/pkg/apis/dra/v1"
 
-	"wherry.dev/internal/failpoint"
 	"wherry.dev/internal/kubelet/plugins"
+	"wherry.dev/test/kills"
 )
 
 // childEnv has what the process is to do that a test kills.
@@ -52,15 +50,7 @@ func TestKilledBetweenTwoSteps(t *testing.T) {
 				if ending {
 					prepare(t, m, p)
 				}
-				doc, err := json.Marshal(child{m.dir, d.socket, ending})
-				if err != nil {
-					t.Fatal(err)
-				}
-				cmd := exec.Command(os.Args[0], "-test.run=^TestKilledBetweenTwoSteps$")
-				cmd.Env = append(os.Environ(), childEnv+"="+string(doc), failpoint.Env+"="+step)
-				if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(err.Error(), "killed") {
-					t.Fatalf("the process was not killed at %s: %v\n%s", step, err, out)
-				}
+				kills.At(t, step, childEnv, child{m.dir, d.socket, ending}, "-test.run=^TestKilledBetweenTwoSteps$")
 				m = again(t, m, d)
 				if !m.Left(p) {
 					t.Fatal("nothing is known of it")

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -24,12 +23,12 @@ import (
 	"k8s.io/utils/ptr"
 
 	"wherry.dev/internal/api/attachments"
-	"wherry.dev/internal/failpoint"
 	"wherry.dev/internal/kubelet/criconfig"
 	"wherry.dev/internal/kubelet/csi"
 	"wherry.dev/internal/kubelet/plugins"
 	"wherry.dev/internal/mount"
 	"wherry.dev/test/fakecsi"
+	"wherry.dev/test/kills"
 )
 
 const driverName = "d.example.com"
@@ -541,15 +540,7 @@ func TestKilledBetweenTwoSteps(t *testing.T) {
 					do = "clear"
 					set(t, m, claimPod("u1"))
 				}
-				doc, err := json.Marshal(child{m.Dirs.Root, d.Socket(), do})
-				if err != nil {
-					t.Fatal(err)
-				}
-				cmd := exec.Command(os.Args[0], "-test.run=^TestKilledBetweenTwoSteps$")
-				cmd.Env = append(os.Environ(), childEnv+"="+string(doc), failpoint.Env+"="+step)
-				if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(err.Error(), "killed") {
-					t.Fatalf("the process was not killed at %s: %v\n%s", step, err, out)
-				}
+				kills.At(t, step, childEnv, child{m.Dirs.Root, d.Socket(), do}, "-test.run=^TestKilledBetweenTwoSteps$")
 				m = restarted(t, m, d)
 				if next == "mount" {
 					path := set(t, m, claimPod("u1"))

@@ -20,12 +20,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 
-	"wherry.dev/internal/failpoint"
 	"wherry.dev/internal/kubelet/criconfig"
 	"wherry.dev/internal/kubelet/disks"
 	"wherry.dev/internal/mount"
 	testdisks "wherry.dev/test/disks"
 	"wherry.dev/test/fakeiscsi"
+	"wherry.dev/test/kills"
 )
 
 const (
@@ -543,13 +543,7 @@ func TestKilledBetweenTwoStepsOfADisk(t *testing.T) {
 					do = "clear"
 					set(t, m, claimPod("u1"))
 				}
-				doc, err := json.Marshal(child{m.Dirs.Root, device, do})
-				must(t, err)
-				cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestKilledBetweenTwoStepsOfADisk$")
-				cmd.Env = append(os.Environ(), childEnv+"="+string(doc), failpoint.Env+"="+step)
-				if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(err.Error(), "killed") {
-					t.Fatalf("the process was not killed at %s: %v\n%s", step, err, out)
-				}
+				kills.At(t, step, childEnv, child{m.Dirs.Root, device, do}, "-test.run=^TestKilledBetweenTwoStepsOfADisk$")
 				if next == "mount" {
 					if path := set(t, m, claimPod("u1")); !mounted(t, path) {
 						t.Error("the volume is not there")
