@@ -33,6 +33,7 @@ import (
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 
+	"wherry.dev/internal/api/gated"
 	"wherry.dev/internal/api/report"
 	"wherry.dev/internal/component"
 	"wherry.dev/internal/safepath"
@@ -156,7 +157,7 @@ func (o *schedulerOptions) load(ctx context.Context, flags *pflag.FlagSet, cfg *
 		cfg.NoProfiling, cfg.ContentionProfiling = !o.profiling, o.profiling && o.contention
 	}
 	for name, on := range o.gates {
-		if name = component.Gate(name); name == component.GenericWorkload {
+		if name = component.Gate(name); name == gated.GenericWorkload {
 			cfg.PodGroups = on
 		} else {
 			klog.FromContext(ctx).Info("Feature gate has no effect", "flag", "--feature-gates", "gate", name)

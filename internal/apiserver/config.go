@@ -94,7 +94,7 @@ type Config struct {
 	APIs options.APIEnablementOptions
 	// Required are the resources that somebody in this process needs, besides the server itself.
 	Required []Required
-	// FeatureGates are those of the API server's libraries, for all of the process, and GenericWorkload.
+	// FeatureGates are those of the API server's libraries, for all of the process, GenericWorkload and CSIVolumeHealth.
 	FeatureGates map[string]bool
 	// Serving says how connections and requests are served.
 	Serving ServingOptions

@@ -14,6 +14,7 @@ import (
 	"k8s.io/component-base/featuregate"
 	"k8s.io/klog/v2"
 
+	"wherry.dev/internal/api/gated"
 	"wherry.dev/internal/apiserver/admission"
 	"wherry.dev/internal/component"
 )
@@ -166,7 +167,7 @@ func (c *Config) setFeatures(log logr.Logger) error {
 		name = component.Gate(name)
 		if _, ok := known[featuregate.Feature(name)]; ok {
 			set[name] = on
-		} else if name != component.GenericWorkload {
+		} else if name != gated.GenericWorkload && name != gated.CSIVolumeHealth {
 			log.Info("Feature gate has no effect", "flag", "--feature-gates", "gate", name)
 		}
 	}

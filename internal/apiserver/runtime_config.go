@@ -25,6 +25,7 @@ import (
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
 
+	"wherry.dev/internal/api/gated"
 	"wherry.dev/internal/apiserver/scheme"
 	"wherry.dev/internal/component"
 )
@@ -98,13 +99,21 @@ func (c *Config) apis() (*serverstorage.ResourceConfig, error) {
 
 // PodGroups reports whether workloads and pod groups are served, unless --runtime-config says otherwise, and pods may
 // belong to groups (the gate GenericWorkload). Upstream wants --runtime-config=scheduling.k8s.io/v1beta1=true besides.
-func (c *Config) PodGroups() bool {
+func (c *Config) PodGroups() bool { return c.gate(gated.GenericWorkload) }
+
+// gate reports whether a gate is on that is off by default.
+func (c *Config) gate(gate string) bool {
 	for name, on := range c.FeatureGates {
-		if component.Gate(name) == component.GenericWorkload {
+		if component.Gate(name) == gate {
 			return on
 		}
 	}
 	return false
+}
+
+// features are those that are on though they are off by default.
+func (c *Config) features() gated.Features {
+	return gated.Features{PodGroups: c.PodGroups(), VolumeHealth: c.gate(gated.CSIVolumeHealth)}
 }
 
 // missingAPIs returns an error for each resource that is required and switched off, or the one error

@@ -18,7 +18,6 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
-	"wherry.dev/internal/api/gated"
 	"wherry.dev/internal/apiserver/auth"
 	"wherry.dev/internal/apiserver/auth/token"
 	"wherry.dev/internal/apiserver/bootstrap"
@@ -159,6 +158,7 @@ func (s *Server) authConfig() auth.Config {
 		Keys:          s.creds.serviceAccountKeys,
 		Clients:       s.clients,
 		Lookup:        s.lookup,
+		VolumeHealth:  s.cfg.features().VolumeHealth,
 
 		Authentication: s.cfg.Authentication,
 		Authorization:  s.cfg.Authorization,
@@ -222,7 +222,7 @@ func (s *Server) openKinds(ctx context.Context) error {
 			Auth:     s.auth,
 			Mapper:   s.mapper,
 			EventTTL: s.cfg.EventTTL,
-			Features: gated.Features{PodGroups: s.cfg.PodGroups()},
+			Features: s.cfg.features(),
 		},
 		Served:     s.apis,
 		Audiences:  s.cfg.APIAudiences,

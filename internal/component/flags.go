@@ -108,9 +108,6 @@ func WriteConfig(path string, config any) error {
 // Gate returns the name of a feature gate, which upstream's programs take with or without the name of Kubernetes' component.
 func Gate(name string) string { return strings.TrimPrefix(name, "kube:") }
 
-// GenericWorkload is the gate of workloads and pod groups (scheduling.k8s.io/v1beta1), for API server and scheduler.
-const GenericWorkload = "GenericWorkload"
-
 // Emulation are the flags of upstream's servers that let them behave as an earlier version does.
 var Emulation = NoEffect{
 	Ignored: map[string]string{"min-compatibility-version": "no earlier version is emulated"},

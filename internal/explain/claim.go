@@ -58,6 +58,7 @@ func Claim(f ClaimFacts) Explanation {
 		}
 	}
 	e.usedBy()
+	e.health()
 	if e.deleted(c) {
 		if slices.Contains(c.Finalizers, "kubernetes.io/pvc-protection") && len(e.users) > 0 {
 			e.out.Waits[0].Next = "the pods that use it are gone: " + names(e.users)

@@ -92,6 +92,7 @@ func Explain(f Facts) Explanation {
 	default:
 		e.running()
 	}
+	e.volumesHealth()
 	if f.KubeletErr != "" {
 		e.note("the kubelet of node %s could not be asked: %s", p.Spec.NodeName, f.KubeletErr)
 	}

@@ -172,6 +172,11 @@ func TestExplain(t *testing.T) {
 		"node gone": {facts(func(f *sight) { f.Worker, f.NodeGone = nil, true }), []string{"status: the node does not exist"}},
 		"not seen":  {facts(func(f *sight) { f.Worker, f.KubeletGone = nil, true }), []string{"kubelet of node n1", "it has not picked the pod up yet"}},
 		"ready":     {facts(instance(podplan.Running), ready), []string{": Running", "It runs and is ready; it waits for nothing."}},
+		"a volume ails": {facts(instance(podplan.Running), ready, func(f *sight) {
+			f.Worker.Input.VolumeHealth = []v1.PodVolumeHealth{{Name: "v", HealthConditions: []v1.VolumeHealthCondition{
+				{Status: v1.VolumeHealthDegraded, Reason: "PathLost", Message: "one path of two"}, {Status: v1.VolumeHealthDataLoss, Reason: "BadBlocks"},
+			}}}
+		}), []string{"It runs and is ready", "note: volume v: its driver says that on this node it is Degraded (PathLost): one path of two, DataLoss (BadBlocks)"}},
 		"ended": {facts(func(f *sight) {
 			f.Worker, f.Pod.Status = nil, v1.PodStatus{Phase: v1.PodFailed, Reason: "Evicted", Message: "low on memory"}
 		}), []string{": Evicted", "It has ended and waits for nothing: low on memory"}},

@@ -199,6 +199,9 @@ func TestClaim(t *testing.T) {
 	at, late := storagev1.VolumeBindingImmediate, storagev1.VolumeBindingWaitForFirstConsumer
 	check(t, map[string]told{
 		"bound": {x: claim(user, bound), want: []string{"It is bound to volume pv of 2Gi.", "note: used by pod u"}},
+		"bound and ailing": {x: claim(bound, func(f *ClaimFacts) {
+			f.Claim.Status.HealthStatus = &v1.VolumeHealthStatus{HealthConditions: []v1.VolumeHealthCondition{{Status: v1.VolumeHealthInaccessible, Reason: "VolumeNotFound"}}}
+		}), want: []string{"It is bound to volume pv of 2Gi.", "note: its driver says that the volume is Inaccessible (VolumeNotFound)"}},
 		"bound and unused": {x: claim(bound, func(f *ClaimFacts) {
 			f.Claim.Status.Conditions = []v1.PersistentVolumeClaimCondition{{Type: v1.PersistentVolumeClaimUnused, Status: v1.ConditionTrue, Reason: "NoPodsUsingPVC", LastTransitionTime: before(time.Minute)}}
 		}), want: []string{"It is bound to volume pv of 2Gi.", "note: no pod uses it, for 1m0s"}, lacks: "NoPodsUsingPVC"},

@@ -1,18 +1,21 @@
 package kubelet
 
 import (
+	"cmp"
 	"context"
 	"path/filepath"
 	"time"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
 	"wherry.dev/internal/kubelet/csi"
 	"wherry.dev/internal/kubelet/plugins"
 	"wherry.dev/internal/kubelet/volume"
+	"wherry.dev/internal/kubelet/volumehealth"
 )
 
 // csiVolumes returns what CSI volumes need, and the drivers that register; nil without an API server.
@@ -39,6 +42,27 @@ func (k *Kubelet) findPlugins(ctx context.Context) error {
 		Handlers: map[string]plugins.Handler{registration.CSIPlugin: k.volumes.CSI.Drivers, registration.DRAPlugin: k.claims},
 	}
 	return w.Run(ctx)
+}
+
+// volumeHealth returns what asks CSI drivers for the health of volumes; nil if it is off.
+func (k *Kubelet) volumeHealth() *volumehealth.Manager {
+	if k.volumes.CSI == nil || !k.watchPlugins || !k.cfg.VolumeHealth() {
+		return nil
+	}
+	return &volumehealth.Manager{
+		Drivers: k.volumes.CSI.Drivers, Client: k.deps.Client, NodeName: k.cfg.NodeName,
+		Volumes: func() ([]volume.Attempted, error) { return volume.AttemptedOf(k.dirs) },
+		Period:  cmp.Or(max(k.cfg.VolumeStatsAggPeriod.Duration, 0), time.Minute),
+		Changed: func(uid types.UID) { k.table.Wake(uid) },
+	}
+}
+
+// watchVolumes follows the health of volumes.
+func (k *Kubelet) watchVolumes(ctx context.Context) error {
+	if k.health == nil {
+		return nil
+	}
+	return k.health.Run(ctx)
 }
 
 // volumesInUse are the attached volumes that nobody may detach from the node.

@@ -59,6 +59,7 @@ import (
 	"wherry.dev/internal/kubelet/status"
 	"wherry.dev/internal/kubelet/storagelimit"
 	"wherry.dev/internal/kubelet/volume"
+	"wherry.dev/internal/kubelet/volumehealth"
 	"wherry.dev/internal/mount"
 )
 
@@ -126,6 +127,7 @@ type Kubelet struct {
 	limits   atomic.Pointer[storagelimit.Enforcer]
 	orphans  *orphans.Orphans
 	volumes  *volume.Mounter
+	health   *volumehealth.Manager // nil if it is not asked for
 	sources  *podsource.Awaited
 	podRange *podRange
 	hostIPs  []string
@@ -322,6 +324,7 @@ func (k *Kubelet) buildOps(ctx context.Context, pods *podworker.Pods) error {
 		return err
 	}
 	k.volumes = k.mounter(pods, tokens)
+	k.health = k.volumeHealth()
 	if k.claims, err = k.newClaims(pods); err != nil {
 		return err
 	}
@@ -369,8 +372,12 @@ func (k *Kubelet) mounter(pods *podworker.Pods, tokens *identity.TokenSource) *v
 
 // buildTable creates the table of the pods' workers.
 func (k *Kubelet) buildTable(pods *podworker.Pods) {
+	var volumeHealth func(*v1.Pod, []v1.PodVolumeHealth) []v1.PodVolumeHealth
+	if k.health != nil {
+		volumeHealth = k.health.Of
+	}
 	k.table = podworker.NewTable(pods, podworker.Deps{
-		Prober: k.prober,
+		Prober: k.prober, VolumeHealth: volumeHealth,
 		Health: k.devices.Health, ClaimHealth: k.claims.Health,
 		Runtime: k.deps.Runtime, Executor: k.ops, Status: k.status, Records: k.records, Admission: k.admission,
 		Residue: k.ops.Residue, FinalMessage: k.ops.FinalMessage, Node: k.planNode, Tell: k.ops.Tell, TellPod: k.ops.TellPod,
@@ -469,7 +476,7 @@ func (k *Kubelet) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, run := range []func(context.Context) error{
 		k.objects.Run, k.status.Run, k.table.Run, k.node.Run, k.node.RunLease, k.pleg.Watch, k.pleg.Relist, k.rotator.Run, k.shutdown().Run,
-		k.tellReady, k.tellPodRange, k.findPlugins, k.removeSlices, k.watchOOM, k.runDevices, k.tellResources, k.tellPods,
+		k.tellReady, k.tellPodRange, k.findPlugins, k.watchVolumes, k.removeSlices, k.watchOOM, k.runDevices, k.tellResources, k.tellPods,
 		k.afterSources(k.keepCPUs), k.afterSources(k.orphans.Run), k.afterSources(k.followShares), k.afterSources(k.guardNode),
 	} {
 		g.Go(func() error { return run(ctx) })

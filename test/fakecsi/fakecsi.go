@@ -3,6 +3,7 @@
 package fakecsi
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -42,13 +43,18 @@ type Driver struct {
 	calls []proto.Message
 	// before is called before a call takes effect, by its name; an error is the answer.
 	before map[string]func(ctx context.Context) error
+	// volumes is what is wrong with volumes, by their IDs; storage what is wrong behind the driver.
+	volumes map[string][]*spec.VolumeHealth_VolumeHealthEntry
+	storage []*spec.NodeGetStorageHealthResponse_StorageBackendHealth
+	// about, if not empty, is the volume that answers about any volume's health are about.
+	about string
 }
 
 // All are the abilities that drivers can have.
 var All = []spec.NodeServiceCapability_RPC_Type{
 	spec.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME, spec.NodeServiceCapability_RPC_GET_VOLUME_STATS,
 	spec.NodeServiceCapability_RPC_EXPAND_VOLUME, spec.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER,
-	spec.NodeServiceCapability_RPC_GET_VOLUME_HEALTH,
+	spec.NodeServiceCapability_RPC_GET_VOLUME_HEALTH, spec.NodeServiceCapability_RPC_GET_STORAGE_HEALTH,
 }
 
 // New returns a driver that can do all, with a directory of its own.
@@ -62,6 +68,7 @@ func New(t testing.TB, name string) *Driver {
 	return &Driver{
 		Name: name, Dir: dir, Can: All, Info: &spec.NodeGetInfoResponse{NodeId: "id-of-" + name},
 		Told: make(chan *registration.RegistrationStatus, 100), before: map[string]func(context.Context) error{},
+		volumes: map[string][]*spec.VolumeHealth_VolumeHealthEntry{},
 	}
 }
 
@@ -290,6 +297,49 @@ func (d *Driver) NodeGetVolumeStats(ctx context.Context, r *spec.NodeGetVolumeSt
 		{Unit: spec.VolumeUsage_BYTES, Total: 1000, Used: 300, Available: 700},
 		{Unit: spec.VolumeUsage_INODES, Total: 100, Used: 30, Available: 70},
 	}}, nil
+}
+
+// Ails says what is wrong with a volume from now on.
+func (d *Driver) Ails(id string, with ...*spec.VolumeHealth_VolumeHealthEntry) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.volumes[id] = with
+}
+
+// Answers has all answers about the health of volumes be about one.
+func (d *Driver) Answers(id string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.about = id
+}
+
+// StorageAils says what is wrong behind the driver from now on.
+func (d *Driver) StorageAils(with ...*spec.NodeGetStorageHealthResponse_StorageBackendHealth) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.storage = with
+}
+
+// NodeGetVolumeHealth implements CSI.
+func (d *Driver) NodeGetVolumeHealth(ctx context.Context, r *spec.NodeGetVolumeHealthRequest) (*spec.NodeGetVolumeHealthResponse, error) {
+	if err := d.begin(ctx, r); err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return &spec.NodeGetVolumeHealthResponse{VolumeHealth: &spec.VolumeHealth{
+		VolumeId: cmp.Or(d.about, r.GetVolumeId()), HealthStatuses: d.volumes[r.GetVolumeId()],
+	}}, nil
+}
+
+// NodeGetStorageHealth implements CSI.
+func (d *Driver) NodeGetStorageHealth(ctx context.Context, r *spec.NodeGetStorageHealthRequest) (*spec.NodeGetStorageHealthResponse, error) {
+	if err := d.begin(ctx, r); err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return &spec.NodeGetStorageHealthResponse{BackendHealth: d.storage}, nil
 }
 
 // Volumes returns the names of the volumes that were ever staged or published.

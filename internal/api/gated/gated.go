@@ -13,9 +13,18 @@ import (
 	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
 )
 
+// Gates that are off by default, and that can be opened here.
+const (
+	// GenericWorkload is the gate of workloads and pod groups (scheduling.k8s.io/v1beta1), for API server and scheduler.
+	GenericWorkload = "GenericWorkload"
+	// CSIVolumeHealth is the gate of what CSI drivers say about the health of volumes, for API server and kubelet.
+	CSIVolumeHealth = "CSIVolumeHealth"
+)
+
 // Features says which features are on that are off by default.
 type Features struct {
-	PodGroups bool // GenericWorkload
+	PodGroups    bool // GenericWorkload
+	VolumeHealth bool // CSIVolumeHealth
 }
 
 // Pod clears the fields in the spec of a pod that replaces old, which is nil for a new one.
@@ -68,9 +77,16 @@ func (f Features) job(s, old *batchv1.JobSpec) {
 	}
 }
 
+// PodStatus clears the fields of a pod's status that replaces old's.
+func (f Features) PodStatus(pod, old *corev1.Pod) {
+	if !f.VolumeHealth && len(old.Status.VolumeHealth) == 0 {
+		pod.Status.VolumeHealth = nil
+	}
+}
+
 // ClaimStatus clears the fields of a claim's status that replaces old's.
-func (Features) ClaimStatus(claim, old *corev1.PersistentVolumeClaim) {
-	if old.Status.HealthStatus == nil { // CSIVolumeHealth
+func (f Features) ClaimStatus(claim, old *corev1.PersistentVolumeClaim) {
+	if !f.VolumeHealth && old.Status.HealthStatus == nil {
 		claim.Status.HealthStatus = nil
 	}
 }

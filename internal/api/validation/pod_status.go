@@ -33,6 +33,7 @@ func PodStatus(pod, old *corev1.Pod) field.ErrorList {
 	if s := pod.Status.ExtendedResourceClaimStatus; s != nil {
 		p.extendedClaimStatus(at.Child("extendedResourceClaimStatus"), s, &old.Spec)
 	}
+	p.volumesHealth(at.Child("volumeHealth"), pod.Status.VolumeHealth)
 	ips := make([]string, len(pod.Status.PodIPs))
 	for i, ip := range pod.Status.PodIPs {
 		ips[i] = ip.IP

@@ -172,6 +172,9 @@ func PersistentVolumeClaimStatus(c, _ *corev1.PersistentVolumeClaim) field.Error
 		p.claimResource(at.Child("allocatedResources"), name)
 		p.quantityNotNegative(at.Child("allocatedResources").Key(string(name)), q)
 	}
+	if h := c.Status.HealthStatus; h != nil {
+		p.volumeConditions(at.Child("healthStatus", "healthConditions"), h.HealthConditions)
+	}
 	return p.list
 }
 

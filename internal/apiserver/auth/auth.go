@@ -65,6 +65,8 @@ type Config struct {
 	Clients *loopback.Clients
 	// Lookup reads what tokens are bound to, and what belongs to a node.
 	Lookup *registry.Lookup
+	// VolumeHealth: nodes write the status of their CSINodes.
+	VolumeHealth bool
 }
 
 // Auth is what requests are authenticated and authorized with. Requests that Roles and NodePods decide wait until Known says
@@ -104,8 +106,10 @@ func New(ctx context.Context, cfg Config) (_ *Auth, err error) {
 		return nil, err
 	}
 	a.ByRole = rbac.NewAuthorizer(a.Roles)
+	byNode := nodeauthorizer.NewAuthorizer(a.NodePods, nodeObjects{cfg.Lookup})
+	byNode.VolumeHealth = cfg.VolumeHealth
 	a.authorizers = &authorizers{
-		byNode: &waiting{nodeauthorizer.NewAuthorizer(a.NodePods, nodeObjects{cfg.Lookup}), a.known},
+		byNode: &waiting{byNode, a.known},
 		byRole: &waiting{a.ByRole, a.known}, id: cfg.ID,
 	}
 	a.Authorizer, a.Rules = a.authorizers, a.authorizers

@@ -10,6 +10,7 @@ import (
 
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 
+	"wherry.dev/internal/api/gated"
 	"wherry.dev/internal/kubelet/cpus"
 	"wherry.dev/internal/kubelet/eviction"
 )
@@ -40,13 +41,16 @@ const (
 	gatePodsAPI    = "PodsAPI"
 )
 
-var checkedGates = []string{gateCFSPeriod, gatePodSysctls, gatePodsAPI, cpus.AlphaOptions}
+var checkedGates = []string{gateCFSPeriod, gatePodSysctls, gatePodsAPI, cpus.AlphaOptions, gated.CSIVolumeHealth}
 
 // PodsAPI reports whether agents on the node are told of its pods, as by default.
 func (c *Config) PodsAPI() bool {
 	on, set := c.FeatureGates[gatePodsAPI]
 	return on || !set
 }
+
+// VolumeHealth reports whether CSI drivers are asked for the health of volumes.
+func (c *Config) VolumeHealth() bool { return c.FeatureGates[gated.CSIVolumeHealth] }
 
 // Warnings names what was configured and has no effect.
 func (c *Config) Warnings() ([]string, error) {

@@ -8,6 +8,8 @@ package csi
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -141,6 +143,13 @@ func (d *Drivers) Call(ctx context.Context, name string, f func(ctx context.Cont
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
 	return f(ctx, spec.NewNodeClient(conn))
+}
+
+// Names returns the names of the drivers that are there.
+func (d *Drivers) Names() []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Sorted(maps.Keys(d.byName))
 }
 
 // NotRegisteredError means that a driver is not on the node, or not yet.

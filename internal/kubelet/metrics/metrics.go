@@ -212,6 +212,11 @@ var (
 		"inodes_free":     volumeGauge("inodes_free", "Number of free inodes in the volume"),
 		"inodes_used":     volumeGauge("inodes_used", "Number of used inodes in the volume"),
 	}
+	// CSIStorageHealth has what is wrong behind the node's CSI drivers.
+	CSIStorageHealth = metrics.NewGaugeVec(&metrics.GaugeOpts{
+		Name: "csi_node_storage_health_status", StabilityLevel: metrics.ALPHA,
+		Help: "CSI node storage backend health conditions currently reported (1 = present).",
+	}, []string{"driver_name", "status", "reason"})
 
 	// Probes has a path of its own, /metrics/probes.
 	Probes = metrics.NewCounterVec(&metrics.CounterOpts{
@@ -233,7 +238,7 @@ var register = sync.OnceFunc(func() {
 		RunningPods, MemoryMin, MemoryLow, RunningContainers, ImagePull, ImagesCollected, Evictions, Preemptions, Rejections, NodeName,
 		HTTPRequests, HTTPDuration, HTTPInflight, WebSockets, PluginErrors, PluginDuration, PluginConfig,
 		ClientTTL, ServerTTL, ClientRenewErrors, ServerRenewErrors, ServerRotation, ShutdownStart, ShutdownEnd,
-		RunSandboxErrors, StartedContainerErrors, DesiredPods, ActivePods, MirrorPods, CgroupVersion)
+		RunSandboxErrors, StartedContainerErrors, DesiredPods, ActivePods, MirrorPods, CgroupVersion, CSIStorageHealth)
 	for _, v := range Volumes {
 		legacyregistry.MustRegister(v)
 	}

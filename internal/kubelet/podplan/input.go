@@ -41,6 +41,8 @@ type Input struct {
 	DeviceHealth map[string]map[string]v1.ResourceHealthStatus
 	// ClaimHealth has the health of the devices that containers have by resource claims, by container.
 	ClaimHealth map[string][]v1.ResourceStatus
+	// VolumeHealth has what is wrong with the pod's volumes, as the status is to say it.
+	VolumeHealth []v1.PodVolumeHealth
 
 	InFlight map[Key]Flight
 	Failures map[Key]Failure

@@ -39,6 +39,7 @@ func Status(in Input, now time.Time) v1.PodStatus {
 
 		ResourceClaimStatuses:       in.Reported.ResourceClaimStatuses,
 		ExtendedResourceClaimStatus: in.Reported.ExtendedResourceClaimStatus,
+		VolumeHealth:                in.VolumeHealth,
 	}
 	if start := in.Record.StartTime; !start.IsZero() {
 		t := metav1.NewTime(start).Rfc3339Copy()

@@ -80,6 +80,9 @@ func (w *Worker) observe(ctx context.Context) (podplan.Input, error) {
 	if w.deps.ClaimHealth != nil && len(in.Pod.Spec.ResourceClaims) > 0 {
 		in.ClaimHealth = w.deps.ClaimHealth(in.Pod)
 	}
+	if w.deps.VolumeHealth != nil {
+		in.VolumeHealth = w.deps.VolumeHealth(in.Pod, in.Reported.VolumeHealth)
+	}
 	if w.deps.Prober != nil {
 		in.Probes = w.deps.Prober.Results(w.uid)
 	}

@@ -76,6 +76,8 @@ type Deps struct {
 	Health func(podplan.Devices) map[string]map[string]v1.ResourceHealthStatus
 	// ClaimHealth, if not nil, returns the health of the devices that a pod's containers have by resource claims.
 	ClaimHealth func(*v1.Pod) map[string][]v1.ResourceStatus
+	// VolumeHealth, if not nil, returns what is wrong with a pod's volumes, where they were reported to be as they were.
+	VolumeHealth func(pod *v1.Pod, reported []v1.PodVolumeHealth) []v1.PodVolumeHealth
 	// Stepped, if not nil, is called with the duration of each step.
 	Stepped func(time.Duration)
 	// Ran, if not nil, is called when a container is seen running that was not running before. The

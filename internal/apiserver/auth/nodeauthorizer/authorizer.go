@@ -35,6 +35,9 @@ type objects interface {
 // Authorizer decides about requests of nodes, and has no opinion about others.
 type Authorizer struct {
 	authorizer.AuthorizerFunc
+	// VolumeHealth: nodes write the status of their CSINodes (gate CSIVolumeHealth).
+	VolumeHealth bool
+
 	index   *Index
 	objects objects
 	rules   []rbacv1.PolicyRule
@@ -104,7 +107,7 @@ func (a *Authorizer) special(resource schema.GroupResource) decide {
 	case schema.GroupResource{Group: certificatesv1.GroupName, Resource: "podcertificaterequests"}:
 		return a.certificateRequests
 	case schema.GroupResource{Group: storagev1.GroupName, Resource: "csinodes"}:
-		return csiNodes
+		return a.csiNodes
 	case schema.GroupResource{Group: "resource.k8s.io", Resource: "resourceclaims"}:
 		return a.getting(resourceClaim)
 	case schema.GroupResource{Group: "resource.k8s.io", Resource: "resourceslices"}:
@@ -281,14 +284,18 @@ func resourceSlices(_ context.Context, node string, attrs authorizer.Attributes)
 	return selecting(node, attrs, "deletecollection resourceslices with nodeName field selector")
 }
 
-func csiNodes(_ context.Context, node string, attrs authorizer.Attributes) (authorizer.Decision, string, error) {
+func (a *Authorizer) csiNodes(_ context.Context, node string, attrs authorizer.Attributes) (authorizer.Decision, string, error) {
 	switch attrs.GetVerb() {
 	case "get", "create", "update", "patch", "delete":
 	default:
 		return refuse("can only get, create, update, patch, or delete a CSINode")
 	}
-	if attrs.GetSubresource() != "" {
+	switch sub := attrs.GetSubresource(); {
+	case sub == "":
+	case sub != "status" || !a.VolumeHealth:
 		return refuse("cannot authorize CSINode subresources")
+	case attrs.GetVerb() == "create", attrs.GetVerb() == "delete":
+		return refuse("can only get, update, or patch the status of a CSINode")
 	}
 	// A create has no name yet; NodeRestriction checks it.
 	if attrs.GetVerb() != "create" && attrs.GetName() != node {

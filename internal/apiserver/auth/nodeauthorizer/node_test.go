@@ -305,6 +305,14 @@ func TestANodesOwnObjects(t *testing.T) {
 		update certificates.k8s.io:certificatesigningrequests/approval x
 		create services ns/
 		list rbac.authorization.k8s.io:roles`)
+	a.VolumeHealth = true
+	want(t, a, true, `get storage.k8s.io:csinodes/status n1
+		update storage.k8s.io:csinodes/status n1
+		patch storage.k8s.io:csinodes/status n1`)
+	want(t, a, false, `update storage.k8s.io:csinodes/status n2
+		create storage.k8s.io:csinodes/status n1
+		delete storage.k8s.io:csinodes/status n1
+		update storage.k8s.io:csinodes/other n1`)
 }
 
 // TestANodeClearsOnlyItsOwnResourceSlices: the rule that allows it used to have no limit.

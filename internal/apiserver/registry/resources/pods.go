@@ -41,6 +41,7 @@ func pods(deps Deps) registry.Row[*corev1.Pod] {
 			Reset:          []string{"status"},
 		},
 		Status: &registry.Strategy[*corev1.Pod]{
+			Drop:           deps.Features.PodStatus,
 			Update:         pod.PrepareStatus,
 			ValidateUpdate: onUpdate(validation.PodStatus),
 			Reset:          []string{"spec", "metadata.deletionTimestamp", "metadata.ownerReferences"},

@@ -43,7 +43,7 @@ func All(deps Deps) []registry.Definition {
 		replicaSets(deps), deployments(deps), daemonSets(deps), statefulSets(deps), controllerRevisions(), jobs(deps), cronJobs(deps),
 		replicationControllers(deps), podTemplates(deps), podDisruptionBudgets(),
 		leases(), endpointSlices(), runtimeClasses(), priorityClasses(),
-		certificateSigningRequests(), clusterTrustBundles(), podCertificateRequests(deps), storageClasses(), volumeAttachments(), csiNodes(), csiDrivers(),
+		certificateSigningRequests(), clusterTrustBundles(), podCertificateRequests(deps), storageClasses(), volumeAttachments(), csiNodes(deps.Features), csiDrivers(),
 		csiStorageCapacities(), volumeAttributesClasses(),
 		ingresses(), ingressClasses(), networkPolicies(), serviceCIDRs(), ipAddresses(), horizontalPodAutoscalers(),
 		deviceClasses(), resourceClaims(deps), resourceClaimTemplates(deps), resourceSlices(), deviceTaintRules(),

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"wherry.dev/internal/api/gated"
 	"wherry.dev/internal/api/validation"
 	"wherry.dev/internal/apiserver/registry"
 	"wherry.dev/internal/apiserver/registry/printers"
@@ -63,8 +64,9 @@ func volumeAttachments() registry.Row[*storagev1.VolumeAttachment] {
 	}
 }
 
-func csiNodes() registry.Row[*storagev1.CSINode] {
-	return registry.Row[*storagev1.CSINode]{
+// csiNodes has a status where drivers' health is on.
+func csiNodes(f gated.Features) registry.Row[*storagev1.CSINode] {
+	row := registry.Row[*storagev1.CSINode]{
 		Resource:  gvr(storagev1.SchemeGroupVersion, "csinodes"),
 		Kind:      "CSINode",
 		Singular:  "csinode",
@@ -73,7 +75,6 @@ func csiNodes() registry.Row[*storagev1.CSINode] {
 		Table:     printers.CSINodes,
 		CheckName: apivalidation.NameIsDNSSubdomain,
 		Strategy: registry.Strategy[*storagev1.CSINode]{
-			// The status is alpha, off by default.
 			Create:                func(_ context.Context, n *storagev1.CSINode) { n.Status = storagev1.CSINodeStatus{} },
 			Update:                func(_ context.Context, n, old *storagev1.CSINode) { n.Status = old.Status },
 			Validate:              onCreate(validation.CSINode),
@@ -81,6 +82,19 @@ func csiNodes() registry.Row[*storagev1.CSINode] {
 			NoUnconditionalUpdate: true,
 		},
 	}
+	if f.VolumeHealth {
+		row.Strategy.Reset = []string{"status"}
+		row.Status = &registry.Strategy[*storagev1.CSINode]{
+			Update: func(_ context.Context, n, old *storagev1.CSINode) {
+				n.Spec = old.Spec
+				metav1.ResetObjectMetaForStatus(&n.ObjectMeta, &old.ObjectMeta)
+			},
+			ValidateUpdate:        onUpdate(validation.CSINodeStatus),
+			Reset:                 []string{"metadata", "spec"},
+			NoUnconditionalUpdate: true,
+		}
+	}
+	return row
 }
 
 func csiDrivers() registry.Row[*storagev1.CSIDriver] {
