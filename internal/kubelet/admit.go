@@ -15,6 +15,7 @@ import (
 	"wherry.dev/internal/kubelet/metrics"
 	"wherry.dev/internal/kubelet/podplan"
 	"wherry.dev/internal/kubelet/shutdown"
+	"wherry.dev/internal/kubelet/volume"
 )
 
 func (k *Kubelet) admissionConfig() admission.Config {
@@ -45,7 +46,7 @@ func (k *Kubelet) lookAtNode(ctx context.Context) {
 var rejections = []string{
 	"AppArmor", "PodOSSelectorNodeLabelDoesNotMatch", "PodOSNotSupported", "SupplementalGroupsPolicyNotSupported", "UnexpectedAdmissionError",
 	"OutOfcpu", "OutOfmemory", "OutOfephemeral-storage", "OutOfpods", "PodFeatureUnsupported", "SysctlForbidden", "TopologyAffinityError",
-	shutdown.ReasonNotAdmitted,
+	shutdown.ReasonNotAdmitted, volume.ReasonNoRoom,
 }
 
 // rejection returns the metric's label for a reason: there may be any number of resources that

@@ -26,7 +26,7 @@ func (k *Kubelet) csiVolumes() *volume.CSI {
 	node := &csi.Node{Client: k.deps.Client, Name: k.cfg.NodeName}
 	return &volume.CSI{
 		Drivers: &csi.Drivers{
-			Install: node.Install, Uninstall: node.Uninstall, Came: func(driver string) { k.volumes.DriverCame(driver) },
+			Install: node.Install, Update: node.Update, Uninstall: node.Uninstall, Came: func(driver string) { k.volumes.DriverCame(driver) },
 		},
 		Client: k.deps.Client,
 	}
@@ -63,6 +63,14 @@ func (k *Kubelet) watchVolumes(ctx context.Context) error {
 		return nil
 	}
 	return k.health.Run(ctx)
+}
+
+// followLimits keeps what the cluster knows of how many volumes the node can have.
+func (k *Kubelet) followLimits(ctx context.Context) error {
+	if k.volumes.CSI == nil || !k.watchPlugins {
+		return nil
+	}
+	return k.volumes.CSI.Drivers.FollowLimits(ctx, k.deps.Client)
 }
 
 // volumesInUse are the attached volumes that nobody may detach from the node.

@@ -359,6 +359,11 @@ func (k *Kubelet) mounter(pods *podworker.Pods, tokens *identity.TokenSource) *v
 		Tell: func(pod *v1.Pod, reason, message string) {
 			k.events.Eventf(pod, v1.EventTypeNormal, reason, "%s", message)
 		},
+		Reject: func(pod *v1.Pod, reason, message string) {
+			v := podplan.Verdict{Reason: reason, Message: message}
+			k.refused(pod, v)
+			pods.Evict(pod.UID, podplan.Rejected(v, time.Now().Round(0).UTC()))
+		},
 		CSI: k.csiVolumes(),
 	}
 	if k.deps.Client != nil {
@@ -476,7 +481,7 @@ func (k *Kubelet) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, run := range []func(context.Context) error{
 		k.objects.Run, k.status.Run, k.table.Run, k.node.Run, k.node.RunLease, k.pleg.Watch, k.pleg.Relist, k.rotator.Run, k.shutdown().Run,
-		k.tellReady, k.tellPodRange, k.findPlugins, k.watchVolumes, k.removeSlices, k.watchOOM, k.runDevices, k.tellResources, k.tellPods,
+		k.tellReady, k.tellPodRange, k.findPlugins, k.followLimits, k.watchVolumes, k.removeSlices, k.watchOOM, k.runDevices, k.tellResources, k.tellPods,
 		k.afterSources(k.keepCPUs), k.afterSources(k.orphans.Run), k.afterSources(k.followShares), k.afterSources(k.guardNode),
 	} {
 		g.Go(func() error { return run(ctx) })

@@ -3,14 +3,17 @@ package csi
 import (
 	"context"
 	"errors"
+	"math"
 	"os"
 	"slices"
 	"strings"
 	"testing"
 
 	spec "github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -228,5 +231,94 @@ func TestSomebodyElseWritesTheCSINode(t *testing.T) {
 	}
 	if got := driversOf(t, n); len(got) != 2 || got[0].Allocatable != nil {
 		t.Errorf("the CSINode has %v", got)
+	}
+}
+
+func TestTheClusterKnowsHowManyVolumesTheNodeCanHave(t *testing.T) {
+	client := fake.NewClientset(node())
+	n := &Node{Client: client, Name: "n"}
+	if err := errors.Join(n.Update(t.Context(), "a", info("id-a", 9, "z")), n.Install(t.Context(), "a", info("id-a", 7, "z"))); err != nil {
+		t.Fatal(err)
+	}
+	for _, most := range []int64{5, 0, math.MaxInt64} {
+		if err := n.Update(t.Context(), "a", info("another", most, "elsewhere")); err != nil {
+			t.Fatal(err)
+		}
+		got := driversOf(t, n)
+		want := storagev1.CSINodeDriver{Name: "a", NodeID: "id-a", TopologyKeys: []string{"zone"}}
+		if most > 0 {
+			want.Allocatable = &storagev1.VolumeNodeResources{Count: new(int32(min(most, math.MaxInt32)))}
+		}
+		if len(got) != 1 || !equality.Semantic.DeepEqual(got[0], want) {
+			t.Errorf("of %d volumes: %+v", most, got)
+		}
+	}
+	before := writes(client)
+	if err := n.Update(t.Context(), "a", info("id-a", math.MaxInt32, "z")); err != nil || writes(client) != before {
+		t.Errorf("written although nothing has changed, %v", err)
+	}
+	// A driver that has gone does not come back by an answer that was under way.
+	if err := errors.Join(n.Uninstall(t.Context(), "a"), n.Update(t.Context(), "a", info("id-a", 3, "z"))); err != nil {
+		t.Fatal(err)
+	}
+	if got := driversOf(t, n); len(got) > 0 {
+		t.Errorf("it is back: %v", got)
+	}
+}
+
+// A driver is asked as often as its object says, as long as both are there.
+func TestDriversAreAskedAgainAsTheyWant(t *testing.T) {
+	client := fake.NewClientset()
+	asked := make(chan string, 100)
+	drivers := &Drivers{Update: func(_ context.Context, driver string, _ *spec.NodeGetInfoResponse) error {
+		asked <- driver
+		return nil
+	}}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- drivers.FollowLimits(ctx, client) }()
+	a, b := fakecsi.New(t, "a.example.com"), fakecsi.New(t, "b.example.com")
+	for _, d := range []*fakecsi.Driver{a, b} {
+		d.Serve(t, "")
+		if err := drivers.Register(t.Context(), as(d, "1.0.0")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	api := client.StorageV1().CSIDrivers()
+	object := func(d *fakecsi.Driver, period *int64) *storagev1.CSIDriver {
+		return &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: d.Name}, Spec: storagev1.CSIDriverSpec{NodeAllocatableUpdatePeriodSeconds: period}}
+	}
+	for d, period := range map[*fakecsi.Driver]*int64{a: new(int64(1)), b: nil} {
+		if _, err := api.Create(t.Context(), object(d, period), metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := <-asked; got != a.Name {
+		t.Errorf("%s was asked", got)
+	}
+	a.Before("NodeGetInfo", fakecsi.Refuse(codes.Unavailable, "not now"))
+	if _, err := api.Update(t.Context(), object(b, new(int64(1))), metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for got := range asked { // one of the first one's answers may still be there
+		if got == b.Name {
+			break
+		}
+	}
+	if err := drivers.Deregister(t.Context(), as(b, "1.0.0")); err != nil {
+		t.Fatal(err)
+	}
+	a.Before("NodeGetInfo", nil)
+	for got := range asked { // answers that were under way when it went
+		if got == a.Name {
+			break
+		}
+	}
+	if got := <-asked; got != a.Name {
+		t.Errorf("%s is asked after it has gone", got)
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
 	}
 }

@@ -24,14 +24,18 @@ const callTime = 2 * time.Minute
 
 // Drivers are the node's drivers. They are a plugins.Handler.
 type Drivers struct {
-	// Install tells the cluster of a driver, Uninstall that it is no longer there; nil if there is no cluster.
+	// Install tells the cluster of a driver, Update what has become of it, Uninstall that it is no longer there; nil if there
+	// is no cluster.
 	Install   func(ctx context.Context, driver string, info *spec.NodeGetInfoResponse) error
+	Update    func(ctx context.Context, driver string, info *spec.NodeGetInfoResponse) error
 	Uninstall func(ctx context.Context, driver string) error
 	// Came, if not nil, is called with the name of a driver that has registered.
 	Came func(driver string)
 
 	mu     sync.Mutex
 	byName map[string]driver
+	// changed, if not nil, is called when a driver has come or gone.
+	changed func()
 }
 
 type driver struct {
@@ -54,15 +58,28 @@ func (d *Drivers) Register(ctx context.Context, p plugins.Plugin) error {
 	if d.Came != nil {
 		d.Came(p.Name)
 	}
+	d.tell()
 	return nil
 }
 
+// notify has changed called when a driver has come or gone.
+func (d *Drivers) notify(changed func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.changed = changed
+}
+
+func (d *Drivers) tell() {
+	d.mu.Lock()
+	changed := d.changed
+	d.mu.Unlock()
+	if changed != nil {
+		changed()
+	}
+}
+
 func (d *Drivers) introduce(ctx context.Context, name string) error {
-	var info *spec.NodeGetInfoResponse
-	err := d.Call(ctx, name, func(ctx context.Context, c spec.NodeClient) (err error) {
-		info, err = c.NodeGetInfo(ctx, &spec.NodeGetInfoRequest{})
-		return err
-	})
+	info, err := d.info(ctx, name)
 	if err != nil || d.Install == nil {
 		return err
 	}
@@ -121,7 +138,11 @@ func (d *Drivers) remove(p plugins.Plugin) bool {
 
 // Deregister implements plugins.Handler.
 func (d *Drivers) Deregister(ctx context.Context, p plugins.Plugin) error {
-	if !d.remove(p) || d.Uninstall == nil {
+	if !d.remove(p) {
+		return nil
+	}
+	d.tell()
+	if d.Uninstall == nil {
 		return nil
 	}
 	return d.Uninstall(ctx, p.Name)

@@ -50,14 +50,53 @@ func (n *Node) Install(ctx context.Context, driver string, info *spec.NodeGetInf
 	if err != nil {
 		return fmt.Errorf("error updating Node object with CSI driver node info: %w", err)
 	}
-	want := storagev1.CSINodeDriver{Name: driver, NodeID: info.GetNodeId(), TopologyKeys: slices.Sorted(maps.Keys(topology))}
-	if most := info.GetMaxVolumesPerNode(); most > 0 {
-		want.Allocatable = &storagev1.VolumeNodeResources{Count: new(int32(min(most, math.MaxInt32)))}
+	want := storagev1.CSINodeDriver{
+		Name: driver, NodeID: info.GetNodeId(), TopologyKeys: slices.Sorted(maps.Keys(topology)), Allocatable: allocatable(info),
 	}
 	if err := n.changeDrivers(ctx, driver, &want); err != nil {
 		return fmt.Errorf("error updating CSINode object with CSI driver node info: %w", err)
 	}
 	return nil
+}
+
+// Update tells how many volumes of a driver the node can have, if the driver is still there.
+func (n *Node) Update(ctx context.Context, driver string, info *spec.NodeGetInfoResponse) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	api := n.Client.StorageV1().CSINodes()
+	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		old, err := api.Get(ctx, n.Name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		node := old.DeepCopy()
+		for i := range node.Spec.Drivers {
+			if d := &node.Spec.Drivers[i]; d.Name == driver {
+				d.Allocatable = allocatable(info)
+			}
+		}
+		if equality.Semantic.DeepEqual(old.Spec, node.Spec) {
+			return nil
+		}
+		_, err = api.Update(ctx, node, metav1.UpdateOptions{})
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("error updating CSINode object with CSI driver node info: %w", err)
+	}
+	return nil
+}
+
+// allocatable is how many volumes of a driver the node can have; nil for any number.
+func allocatable(info *spec.NodeGetInfoResponse) *storagev1.VolumeNodeResources {
+	most := info.GetMaxVolumesPerNode()
+	if most <= 0 {
+		return nil
+	}
+	return &storagev1.VolumeNodeResources{Count: new(int32(min(most, math.MaxInt32)))}
 }
 
 // Uninstall tells that a driver is no longer there. The labels stay: volumes may still be here.

@@ -20,7 +20,7 @@ func (p *planner) ending() (Ending, bool) {
 	case in.Absent, in.Pod.DeletionTimestamp != nil:
 		return Ending{Since: p.now}, true
 	case v != nil && !v.Admitted:
-		return Ending{Since: p.now, Reason: v.Reason, Message: "Pod was rejected: " + v.Message}, true
+		return Rejected(*v, p.now), true
 	case pods.IsTerminal(in.Reported.Phase):
 		return Ending{Since: p.now, Phase: in.Reported.Phase, Reason: in.Reported.Reason, Message: in.Reported.Message}, true
 	}
@@ -33,6 +33,11 @@ func (p *planner) ending() (Ending, bool) {
 		}
 	}
 	return Ending{}, false
+}
+
+// Rejected is the ending of a pod that the node does not take.
+func Rejected(v Verdict, now time.Time) Ending {
+	return Ending{Since: now, Reason: v.Reason, Message: "Pod was rejected: " + v.Message}
 }
 
 // completed returns the phase of a pod none of whose containers will ever be started again: all app

@@ -1,6 +1,7 @@
 package volume
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -21,6 +22,9 @@ type Attached struct {
 	// Written, if not nil, is Report for whoever waits until the API server has it. It returns the version of the node that
 	// has what is in use from now on.
 	Written func(ctx context.Context) (version string, err error)
+
+	// patience replaces attachTime in tests.
+	patience time.Duration
 
 	mu   sync.Mutex
 	node *v1.Node
@@ -63,7 +67,7 @@ const attachTime = 2*time.Minute + 3*time.Second
 // volume, which has been written down: from then on nobody detaches it. What the server said before that does not count: the
 // node may have stopped using the volume since, which somebody is about to see.
 func (a *Attached) await(ctx context.Context, name v1.UniqueVolumeName, volume string) error {
-	waiting, cancel := context.WithTimeout(ctx, attachTime)
+	waiting, cancel := context.WithTimeout(ctx, cmp.Or(a.patience, attachTime))
 	defer cancel()
 	err := a.awaitWithin(waiting, name)
 	switch {

@@ -5,8 +5,12 @@ import (
 	"errors"
 	"fmt"
 
+	"google.golang.org/grpc/codes"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
 
 	"wherry.dev/internal/api/attachments"
 	"wherry.dev/internal/kubelet/csi"
@@ -29,7 +33,13 @@ func (p *csiJob) attached(ctx context.Context) error {
 	if !p.attaches() {
 		return nil
 	}
-	if err := p.m.Attached.await(ctx, attachments.VolumeName(p.driverName, p.handle), p.spec.name); err != nil {
+	err := p.m.Attached.await(ctx, attachments.VolumeName(p.driverName, p.handle), p.spec.name)
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		if unknown := p.noRoom(ctx); unknown != nil {
+			klog.FromContext(ctx).Error(unknown, "Cannot tell whether a node has room for a volume", "volume", p.name, "driver", p.driverName)
+		}
+	}
+	if err != nil {
 		return err
 	}
 	if err := p.attachment(ctx); err != nil {
@@ -54,4 +64,32 @@ func (p *csiJob) attachment(ctx context.Context) error {
 		return errors.New(a.Status.AttachError.Message)
 	}
 	return fmt.Errorf("volume attachment %s is not attached", id)
+}
+
+// ReasonNoRoom is why a pod is rejected for which a driver can attach no more volumes, upstream's
+// VolumeAttachmentLimitExceededReason.
+const ReasonNoRoom = "VolumeAttachmentLimitExceeded"
+
+// noRoom rejects a pod that has waited in vain if the node has no room for its volume, though the scheduler thought so: another
+// pod in its place gets another node. The cluster is told what the driver says now. Drivers ask for that by the period in
+// which they are refreshed (KEP-4876).
+func (p *csiJob) noRoom(ctx context.Context) error {
+	if csi.RefreshPeriod(p.driver) == 0 {
+		return nil
+	}
+	a, err := p.c.Client.StorageV1().VolumeAttachments().Get(ctx, attachments.Name(p.driverName, p.handle, p.m.NodeName), metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	why := a.Status.AttachError
+	if a.Status.Attached || why == nil || codes.Code(ptr.Deref(why.ErrorCode, 0)) != codes.ResourceExhausted {
+		return nil
+	}
+	err = p.c.Drivers.Refresh(ctx, p.driverName)
+	p.m.Reject(p.pod, ReasonNoRoom, fmt.Sprintf("Node has reached its volume attachment limit, rejecting pod. "+
+		"unmounted volumes=[%[1]s], unattached volumes=[%[1]s], failed to process volumes=[]: %[2]s", p.spec.name, why.Message))
+	return err
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sys/unix"
@@ -254,6 +255,59 @@ func TestACSIVolumeAsADevice(t *testing.T) {
 	clear(t, m, "u2")
 	called(t, d, "Stage", "Publish", "Publish", "Unpublish", "Unpublish", "Unstage")
 	nothingLeft(t, m)
+}
+
+// A node that has no room for a volume gives the pod up, in its driver's words, if the driver follows its limits (KEP-4876).
+func TestAPodIsRejectedWhereADriverCanAttachNoMore(t *testing.T) {
+	exhausted := &storagev1.VolumeError{Message: "no slot is free", ErrorCode: new(int32(codes.ResourceExhausted))}
+	for name, tc := range map[string]struct {
+		period  *int64
+		err     *storagev1.VolumeError
+		rejects bool
+	}{
+		"no room":                       {new(int64(60)), exhausted, true},
+		"no room, of no concern":        {nil, exhausted, false},
+		"another error":                 {new(int64(60)), &storagev1.VolumeError{Message: "x", ErrorCode: new(int32(codes.Internal))}, false},
+		"an error of an older attacher": {new(int64(60)), &storagev1.VolumeError{Message: "x"}, false},
+		"not tried yet":                 {new(int64(60)), nil, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, _, m := newCSI(t, &storagev1.CSIDriver{
+				ObjectMeta: metav1.ObjectMeta{Name: driverName}, Spec: storagev1.CSIDriverSpec{NodeAllocatableUpdatePeriodSeconds: tc.period},
+			})
+			var told int64
+			m.CSI.Drivers.Update = func(_ context.Context, driver string, info *csipb.NodeGetInfoResponse) error {
+				if driver == driverName {
+					told++
+				}
+				return nil
+			}
+			m.Attached.patience = 10 * time.Millisecond
+			m.Attached.Report = func() {}
+			var said []string
+			m.Reject = func(pod *v1.Pod, reason, message string) { said = append(said, string(pod.UID), reason, message) }
+			a := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: attachments.Name(driverName, "handle/1", "n")}}
+			a.Status.AttachError = tc.err
+			if _, err := m.CSI.Client.StorageV1().VolumeAttachments().Create(t.Context(), a, metav1.CreateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			_, err := m.Mount(t.Context(), claimPod("u1"), "v")
+			if err == nil || !strings.HasPrefix(err.Error(), "Unable to attach or mount volumes: unmounted volumes=[v], unattached volumes=[v]") {
+				t.Errorf("got %v", err)
+			}
+			want, asked := []string(nil), int64(0)
+			if tc.rejects {
+				asked = 1
+				want = []string{"u1", "VolumeAttachmentLimitExceeded", "Node has reached its volume attachment limit, rejecting pod. " +
+					"unmounted volumes=[v], unattached volumes=[v], failed to process volumes=[]: no slot is free"}
+			}
+			if !slices.Equal(said, want) || told != asked {
+				t.Errorf("rejected %q, and the cluster was told %d times", said, told)
+			}
+			clear(t, m, "u1")
+			nothingLeft(t, m)
+		})
+	}
 }
 
 func TestAVolumeIsAttachedFirst(t *testing.T) {

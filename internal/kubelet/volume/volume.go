@@ -72,6 +72,8 @@ type Mounter struct {
 	Warn func(pod *v1.Pod, reason, message string)
 	// Tell, if not nil, tells a pod's owner what was done.
 	Tell func(pod *v1.Pod, reason, message string)
+	// Reject, if not nil, ends a pod that cannot have a volume on this node.
+	Reject func(pod *v1.Pod, reason, message string)
 	// CSI, if not nil, has the node's CSI drivers.
 	CSI *CSI
 	// Attached, if not nil, says which volumes the node may use.
