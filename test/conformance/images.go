@@ -134,6 +134,14 @@ now=$EPOCHREALTIME
 TZ=UTC0 printf '%(%H:%M:%S)T.%s\n' "${now%.*}" "${now: -6:3}"
 `
 
+// nginx is a web server of that name, which says what its process is.
+const nginx = `#!/bin/bash
+echo $$ >/var/run/nginx.pid
+httpd -f -p 80 -h /var/www &
+trap "kill $!" INT TERM
+wait
+`
+
 // base returns busybox with a real shell and real tools.
 func base() (images.Root, error) {
 	root, err := images.Busybox()
@@ -172,8 +180,12 @@ func build(repo string, root images.Root, has programs) (v1.Image, error) {
 	case "pause":
 		cfg.Entrypoint, cfg.Cmd = []string{"sh", "-c", "trap 'exit 0' INT TERM; sleep infinity & wait"}, nil
 	case "nginx", "httpd", "perl":
-		cfg.Cmd = []string{"httpd", "-f", "-p", "80", "-h", "/var/www"}
-		layers = append(layers, images.Root{"var/www/index.html": {Data: []byte("<title>Welcome to nginx!</title>\n"), Mode: 0o644}})
+		cfg.Cmd = []string{"nginx"}
+		layers = append(layers, images.Root{
+			"var/www/index.html": {Data: []byte("<title>Welcome to nginx!</title>\n"), Mode: 0o644},
+			"var/run":            {Mode: fs.ModeDir | 0o755},
+			"bin/nginx":          {Data: []byte(nginx), Mode: 0o755},
+		})
 	case "nautilus": // says which picture it is
 		cfg.Cmd = []string{"httpd", "-f", "-p", "80", "-h", "/var/www"}
 		layers = append(layers, images.Root{"var/www/data.json": {Data: []byte("{\"image\": \"nautilus.jpg\"}\n"), Mode: 0o644}})

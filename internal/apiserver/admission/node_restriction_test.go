@@ -193,6 +193,7 @@ func TestANodeKeepsToItsOwnObjects(t *testing.T) {
 			c.Status.Capacity = corev1.ResourceList{"storage": resource.MustParse("1Gi")}
 		}), claim, ""},
 		"claim's phase":       {update, claimsResource, "status", claimWith(func(c *corev1.PersistentVolumeClaim) { c.Status.Phase = corev1.ClaimBound }), claim, claims},
+		"claim's health":      {update, claimsResource, "status", claimWith(func(c *corev1.PersistentVolumeClaim) { c.Status.HealthStatus = &corev1.VolumeHealthStatus{} }), claim, claims},
 		"claim":               {update, claimsResource, "", claim, claim, "may only update PVC status"},
 		"token":               {create, accountsResource, "token", podOn("n1"), nil, "unexpected type *v1.Pod"},
 		"serving certificate": {create, requestsResource, "", signingRequest(t, certificatesv1.KubeletServingSignerName, "system:node:n1"), nil, ""},
