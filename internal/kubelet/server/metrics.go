@@ -92,8 +92,6 @@ func (s *Stats) resource(w http.ResponseWriter, r *http.Request) {
 	}
 	e.family("resource_scrape_error", dto.MetricType_GAUGE, "1 if there was an error while getting container metrics, 0 otherwise")
 	e.value(nil, failed, time.Time{})
-	e.family("scrape_error", dto.MetricType_GAUGE, "1 if there was an error while getting container metrics, 0 otherwise")
-	e.value(nil, failed, time.Time{})
 	e.send(w, r)
 }
 
