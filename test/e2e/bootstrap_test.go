@@ -110,6 +110,7 @@ func nodeReady(n *v1.Node) bool {
 // TestCertificateNearItsEndIsRotated starts a kubelet with an hour-long certificate that has
 // seconds left: the kubelet carries on with a new one when the old one expires.
 func TestCertificateNearItsEndIsRotated(t *testing.T) {
+	t.Parallel()
 	began := time.Now()
 	c, p := clusterToJoin(t)
 	dir := filepath.Join(p.dir, "joined")

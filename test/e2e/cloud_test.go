@@ -102,6 +102,7 @@ func tainted(n *v1.Node, key string) bool {
 // Nodes of a cloud wait for its controller manager, which says what they are; those that have joined, too. It balances
 // services, and Wherry does not; and tells of machines that are switched off or gone.
 func TestNodesOfACloud(t *testing.T) {
+	t.Parallel()
 	s := newSeveral(t, 2, 0)
 	first, second := s.net.Machines[0], s.net.Machines[1]
 	s.serve("--cloud-provider", "external", "--controller-manager-arg", "node-monitor-grace-period=5s")

@@ -47,6 +47,7 @@ type parts struct {
 }
 
 func TestEachComponentAlone(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	p := &parts{cluster: c, dir: filepath.Dir(c.data), apiPort: c.flags[3]}
 	for _, d := range []string{c.data, c.run} {

@@ -19,6 +19,7 @@ import (
 
 // Names as pods see them: of services, of pods behind a headless one, of the world outside.
 func TestNames(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	c.addImage("busybox.tar", images.SaveBusybox)
 	c.flags = append(c.flags, "--dns-resolver", worldOutside(t))

@@ -200,6 +200,7 @@ func (c *cluster) container(name string) {
 // TestDownClearsWhatEnds: the volumes of a pod that was ending used to stay until the next start.
 // Those of a pod that will run again stay with it.
 func TestDownClearsWhatEnds(t *testing.T) {
+	t.Parallel()
 	needsOwnRuntime(t)
 	c := startCluster(t)
 	var stays *v1.Pod

@@ -17,6 +17,7 @@ import (
 // A service of two address families answers at both of its addresses, and at its name; it loses the second
 // one, and gets it back, as its policy says.
 func TestServiceOfTwoFamilies(t *testing.T) {
+	t.Parallel()
 	if off, err := os.ReadFile("/proc/sys/net/ipv6/conf/all/disable_ipv6"); err != nil || strings.TrimSpace(string(off)) != "0" {
 		t.Skip("this machine has no IPv6")
 	}

@@ -36,6 +36,7 @@ func TestExampleGuestbook(t *testing.T) {
 
 // Each pod finds each by its name, and finds its successor under the same name.
 func TestExampleStatefulSet(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t)
 	c.kubectl("apply", "-f", example("statefulset.yaml"))
 	c.kubectl("rollout", "status", "statefulset/db", "--timeout", fmt.Sprint(patience))
@@ -60,6 +61,7 @@ func TestExampleStatefulSet(t *testing.T) {
 
 // The job comes with the minute, and nobody asks for it.
 func TestExampleCronJob(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t)
 	c.kubectl("apply", "-f", example("cronjob.yaml"))
 	done := func() (out []batchv1.Job) {

@@ -34,6 +34,7 @@ func kills(t *testing.T) int {
 // Wherry is killed at random moments, every third time during its start, while pods come and go.
 // After each restart everything must converge, and after the purge nothing may be left.
 func TestKilledAtRandomMomentsConvergesAndLeaksNothing(t *testing.T) {
+	t.Parallel()
 	needsOwnRuntime(t)
 	c := startCluster(t)
 	seed := uint64(time.Now().UnixNano())

@@ -85,6 +85,7 @@ spec:
 // each hook at its moment and waits for it, deletes those hooks whose policy says so, and leaves definitions
 // alone at the end, as it documents.
 func TestHelmDefinitionsAndHooks(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	c.addImage("busybox.tar", images.SaveBusybox)
 	c.up()

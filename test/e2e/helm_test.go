@@ -118,6 +118,7 @@ func folder(t *testing.T, files map[string]string) string {
 // A chart's life as its users know it: install, test, upgrade, a failed upgrade that takes itself back,
 // rollback, uninstall. Each waits until what it has made is there, or gone.
 func TestHelm(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	c.addImage("busybox.tar", images.SaveBusybox)
 	c.up()

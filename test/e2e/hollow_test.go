@@ -72,6 +72,7 @@ spec:
 // TestHollowNodes: nodes that do not exist are drained, updated on and lost as real ones are. The
 // failure comes first, because the control plane takes 50 seconds to notice it.
 func TestHollowNodes(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	c.up()
 	stop := c.startHollow("--nodes", "20", "--cleanup")

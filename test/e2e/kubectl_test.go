@@ -19,6 +19,7 @@ const serves = `mkdir -p /www; hostname | tee /www/index.html; trap 'exit 0' TER
 
 // TestKubectlVerbs does to objects what people do with kubectl: one node, and a part for each group of verbs.
 func TestKubectlVerbs(t *testing.T) {
+	t.Parallel()
 	c := twoImages(t)
 	for _, part := range []struct {
 		name string

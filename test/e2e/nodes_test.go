@@ -171,6 +171,7 @@ func (s *several) eventually(what string, ok func() error) {
 // Nodes join by a token, on the same link and behind a router. Their pods reach each other with their own addresses, find
 // services by name and are reached by kubectl; policies hold between them; a node that leaves takes nothing with it.
 func TestNodesJoin(t *testing.T) {
+	t.Parallel()
 	for name, flags := range map[string][]string{
 		"IPv4": nil,
 		"two families": {
@@ -363,6 +364,7 @@ func (s *several) leaves(m *nodes.Machine) {
 
 // Whoever cannot join is told why, in one line with what to do, and has nothing of the cluster afterwards.
 func TestWhoCannotJoin(t *testing.T) {
+	t.Parallel()
 	s := newSeveral(t, 3, 0)
 	m := s.net.Machines[1]
 	refused := func(want string, args ...string) {
@@ -434,6 +436,7 @@ func TestWhoCannotJoin(t *testing.T) {
 // A node that is cut off, without a word on any connection, becomes NotReady, and is Ready again as soon as it is heard of; its
 // pods are what they were.
 func TestANodeThatIsCutOff(t *testing.T) {
+	t.Parallel()
 	s := newSeveral(t, 2, 0)
 	s.serve("--controller-manager-arg", "node-monitor-grace-period=12s") // nodes renew their leases every ten
 	m := s.net.Machines[1]
@@ -483,6 +486,7 @@ func TestANodeThatIsCutOff(t *testing.T) {
 // A server without a node has pods on those that join. They run on while the server, or the node's own process, is away,
 // and a node that starts in the meantime finds them.
 func TestNodesOfAServerThatIsAway(t *testing.T) {
+	t.Parallel()
 	s := newSeveral(t, 2, 0)
 	s.serve("--role", "server")
 	first, m := s.net.Machines[0], s.net.Machines[1]

@@ -81,6 +81,7 @@ func (s *several) answersOf(what, pod, address string, want ...string) {
 // there and keeps its source, internalTrafficPolicy Local and trafficDistribution choose by node and zone. Static pods run on
 // nodes that have joined, too. A node that is out of service loses its pods, and another one has them.
 func TestServicesByNode(t *testing.T) {
+	t.Parallel()
 	s := newSeveral(t, 4, 0)
 	outside := s.net.Machines[3] // has nothing of the cluster
 	s.net.Machines = s.net.Machines[:3]

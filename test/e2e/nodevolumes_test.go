@@ -56,6 +56,7 @@ func (s *several) directories(m *nodes.Machine) []string {
 // Claims get directories on the disks of all nodes: of servers, whichever leads, and of nodes that have joined. They outlive
 // pods, nodes that are away and changes of leaders, grow, and go with their claims.
 func TestVolumesOfNodes(t *testing.T) {
+	t.Parallel()
 	s := newServers(t, 3, 2)
 	worker := s.net.Machines[2]
 	if err := s.join(worker); err != nil {

@@ -16,6 +16,7 @@ const operatorConfig = "../operator/config/"
 // Deployments, say so in their status, are repaired, and take with them what they own once their finalizer
 // has had its turn.
 func TestOperator(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	c.addImage("busybox.tar", images.SaveBusybox)
 	c.addImage("operator.tar", saveProgram(t, "wherry.dev/test/operator", "wherry.dev/shop-operator:1"))

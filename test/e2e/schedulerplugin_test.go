@@ -43,6 +43,7 @@ func (c *cluster) startGangScheduler() {
 // TestASchedulerPluginOfOnesOwn: the pods of a gang wait for each other, at every point at which the plugin
 // of examples/scheduler-plugin has a say.
 func TestASchedulerPluginOfOnesOwn(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t)
 	c.startGangScheduler()
 	nodes, err := c.client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})

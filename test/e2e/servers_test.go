@@ -243,6 +243,7 @@ func (l *load) check(t *testing.T, c kubernetes.Interface) {
 // Three servers have their data in common. One after another is killed, each time the one that leads: those that are left go
 // on without a failed request, and so do the scheduler, the controllers, the nodes and their pods.
 func TestServersFail(t *testing.T) {
+	t.Parallel()
 	s := newServers(t, 4, 3)
 	servers, worker := s.net.Machines[:3], s.net.Machines[3]
 	if err := s.join(worker); err != nil {
@@ -359,6 +360,7 @@ func TestServersFail(t *testing.T) {
 // A server leaves, and joins again. Two that have lost a majority say so, and go on when it is back; data that are lost are
 // not made up for by an empty cluster.
 func TestServersComeAndGo(t *testing.T) {
+	t.Parallel()
 	s := newServers(t, 2, 2)
 	first, second := s.net.Machines[0], s.net.Machines[1]
 	if _, err := s.on(second, "down", "--leave", "--purge"); err != nil {
@@ -413,6 +415,7 @@ func TestServersComeAndGo(t *testing.T) {
 
 // Whoever cannot be a server is told why, and gets no keys.
 func TestWhoCannotBeAServer(t *testing.T) {
+	t.Parallel()
 	s := newSeveral(t, 2, 0)
 	s.serve()
 	first, m := s.net.Machines[0], s.net.Machines[1]

@@ -106,7 +106,7 @@ func (c *cluster) changeService(change func(*v1.Service)) {
 func (c *cluster) answers(url string, n int) map[string]int {
 	c.t.Helper()
 	out := map[string]int{}
-	script := fmt.Sprintf("for i in $(seq %d); do wget -qO- %s/; done", n, url)
+	script := fmt.Sprintf("for i in $(seq %d); do timeout 5 wget -qO- %s/; done", n, url)
 	text, err := c.try("kubectl", "exec", "client", "--", "sh", "-c", script)
 	if err != nil {
 		return nil

@@ -36,6 +36,7 @@ func (s *several) exchange(m *nodes.Machine, program string, start ...string) {
 // older one. Requests that a client makes again succeed, nothing that was acknowledged is lost, pods run on, and what is new
 // works in the end.
 func TestUpgrade(t *testing.T) {
+	t.Parallel()
 	older := os.Getenv("UPGRADE_FROM")
 	if older == "" {
 		t.Skip("set UPGRADE_FROM to the path of an older wherry: make upgrade")
