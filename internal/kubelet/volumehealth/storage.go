@@ -42,12 +42,14 @@ func (m *Manager) askStorage(ctx context.Context, driver string) error {
 // takeBack takes back what was told of drivers that are no longer there.
 func (m *Manager) takeBack(ctx context.Context, there []string) {
 	m.mu.Lock()
-	gone := slices.DeleteFunc(slices.Sorted(maps.Keys(m.storage)), func(driver string) bool { return slices.Contains(there, driver) })
+	gone := slices.DeleteFunc(slices.Sorted(maps.Keys(m.storage)), func(driver string) bool {
+		return slices.Contains(there, driver)
+	})
 	m.mu.Unlock()
 	for _, driver := range gone {
 		metrics.CSIStorageHealth.DeletePartialMatch(map[string]string{"driver_name": driver})
 		if err := m.tell(ctx, driver, nil); err != nil {
-			klog.FromContext(ctx).Error(err, "Cannot take back what a CSI driver said of its storage, it is tried again", "driver", driver)
+			klog.FromContext(ctx).Error(err, "Cannot take back what a CSI driver said, it is tried again", "driver", driver)
 			continue
 		}
 		m.mu.Lock()
@@ -93,11 +95,14 @@ func (m *Manager) write(ctx context.Context, driver string, conditions []storage
 			want.HealthConditions[i].LastTransitionTime = since(old, driver, &want.HealthConditions[i], now)
 		}
 		node.Status.StorageHealth = slices.DeleteFunc(node.Status.StorageHealth, func(h storagev1.StorageHealth) bool {
-			return h.Name == driver || !slices.ContainsFunc(node.Spec.Drivers, func(d storagev1.CSINodeDriver) bool { return d.Name == h.Name })
+			of := func(d storagev1.CSINodeDriver) bool { return d.Name == h.Name }
+			return h.Name == driver || !slices.ContainsFunc(node.Spec.Drivers, of)
 		})
 		if len(want.HealthConditions) > 0 {
 			node.Status.StorageHealth = append(node.Status.StorageHealth, want)
-			slices.SortFunc(node.Status.StorageHealth, func(a, b storagev1.StorageHealth) int { return cmp.Compare(a.Name, b.Name) })
+			slices.SortFunc(node.Status.StorageHealth, func(a, b storagev1.StorageHealth) int {
+				return cmp.Compare(a.Name, b.Name)
+			})
 		}
 		if equality.Semantic.DeepEqual(old.Status, node.Status) {
 			return nil
@@ -143,7 +148,9 @@ func storageConditions(answer []*csipb.NodeGetStorageHealthResponse_StorageBacke
 		if !ok {
 			continue
 		}
-		c := storagev1.StorageHealthCondition{Status: status, Reason: reason(h.GetReason()), Message: shorten(h.GetMessage(), maxMessage)}
+		c := storagev1.StorageHealthCondition{
+			Status: status, Reason: reason(h.GetReason()), Message: shorten(h.GetMessage(), maxMessage),
+		}
 		if mode, ok := accessModes[h.GetVolumeCapability().GetAccessMode().GetMode()]; ok {
 			c.AccessMode = &mode
 		}
@@ -158,12 +165,15 @@ func storageConditions(answer []*csipb.NodeGetStorageHealthResponse_StorageBacke
 	slices.SortFunc(out, func(a, b storagev1.StorageHealthCondition) int {
 		return cmp.Or(compareProblems(&a, &b), cmp.Compare(a.Message, b.Message))
 	})
-	out = slices.CompactFunc(out, func(a, b storagev1.StorageHealthCondition) bool { return compareProblems(&a, &b) == 0 })
+	out = slices.CompactFunc(out, func(a, b storagev1.StorageHealthCondition) bool {
+		return compareProblems(&a, &b) == 0
+	})
 	return out[:min(len(out), maxConditions)]
 }
 
 // compareProblems orders conditions by all but their messages and times.
 func compareProblems(a, b *storagev1.StorageHealthCondition) int {
 	return cmp.Or(cmp.Compare(a.Status, b.Status), cmp.Compare(a.Reason, b.Reason),
-		cmp.Compare(ptr.Deref(a.AccessMode, ""), ptr.Deref(b.AccessMode, "")), cmp.Compare(ptr.Deref(a.VolumeMode, ""), ptr.Deref(b.VolumeMode, "")))
+		cmp.Compare(ptr.Deref(a.AccessMode, ""), ptr.Deref(b.AccessMode, "")),
+		cmp.Compare(ptr.Deref(a.VolumeMode, ""), ptr.Deref(b.VolumeMode, "")))
 }

@@ -2,8 +2,8 @@
 // them, and tells the cluster of it: in the statuses of pods and of the CSINode (KEP-1432, gate CSIVolumeHealth, off by
 // default). Nothing here acts upon it.
 //
-// Drivers are asked every period, since CSI has nothing that tells. Each is asked by itself, so that one that hangs delays no other.
-// A driver that does not answer leaves what it said before.
+// Drivers are asked every period, since CSI has nothing that tells. Each is asked by itself, so that one that hangs delays
+// no other. A driver that does not answer leaves what it said before.
 package volumehealth
 
 import (
@@ -16,6 +16,8 @@ import (
 	"time"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -146,7 +148,8 @@ func (m *Manager) forgetOthers(all []volume.Attempted) {
 	}
 }
 
-// ask asks one driver about all that is its own. It goes on after a volume that the driver does not answer for.
+// ask asks one driver about all that is its own. It goes on after a volume for which the driver has an error, but not after
+// one for which it hangs: each of the others could take as long.
 func (m *Manager) ask(ctx context.Context, driver string, volumes []volume.Attempted) error {
 	var can csi.Abilities
 	err := m.Drivers.Call(ctx, driver, func(ctx context.Context, c csipb.NodeClient) (err error) {
@@ -167,9 +170,11 @@ func (m *Manager) ask(ctx context.Context, driver string, volumes []volume.Attem
 		if !can[csipb.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME] {
 			v.Staging = ""
 		}
-		if err := m.askVolume(ctx, v); err != nil {
-			failed = err
+		err := m.askVolume(ctx, v)
+		if status.Code(err) == codes.DeadlineExceeded {
+			return err
 		}
+		failed = cmp.Or(err, failed)
 	}
 	return failed
 }
@@ -225,18 +230,22 @@ func (m *Manager) Of(pod *v1.Pod, reported []v1.PodVolumeHealth) []v1.PodVolumeH
 		case !known && was >= 0:
 			out = append(out, reported[was])
 		case len(now.conditions) == 0:
-		case was >= 0 && sameProblems(reported[was].HealthConditions, now.conditions):
-			out = append(out, v1.PodVolumeHealth{Name: name, HealthConditions: now.conditions, LastTransitionTime: reported[was].LastTransitionTime})
 		default:
-			out = append(out, v1.PodVolumeHealth{Name: name, HealthConditions: now.conditions, LastTransitionTime: now.since})
+			since := now.since
+			if was >= 0 && sameProblems(reported[was].HealthConditions, now.conditions) {
+				since = reported[was].LastTransitionTime
+			}
+			out = append(out, v1.PodVolumeHealth{Name: name, HealthConditions: now.conditions, LastTransitionTime: since})
 		}
 	}
 	return out
 }
 
 // sameProblems reports whether two sorted lists have the same conditions, whatever the messages say.
-func sameProblems(a, b []v1.VolumeHealthCondition) bool {
-	return slices.EqualFunc(a, b, func(a, b v1.VolumeHealthCondition) bool { return a.Status == b.Status && a.Reason == b.Reason })
+func sameProblems(a, b []v1.VolumeHealthCondition) bool { return slices.EqualFunc(a, b, sameProblem) }
+
+func sameProblem(a, b v1.VolumeHealthCondition) bool {
+	return a.Status == b.Status && a.Reason == b.Reason
 }
 
 var volumeStatuses = map[csipb.VolumeHealthErrorType]v1.VolumeHealthStatusType{
@@ -245,19 +254,21 @@ var volumeStatuses = map[csipb.VolumeHealthErrorType]v1.VolumeHealthStatusType{
 	csipb.VolumeHealthErrorType_DATA_LOSS:    v1.VolumeHealthDataLoss,
 }
 
-// conditionsOf returns what the API has of an answer, always in the same order. Statuses of newer versions of CSI are left out, as
-// the specification wants it.
+// conditionsOf returns what the API has of an answer, always in the same order. Statuses of newer versions of CSI are left
+// out, as the specification wants it.
 func conditionsOf(h *csipb.VolumeHealth) []v1.VolumeHealthCondition {
 	var out []v1.VolumeHealthCondition
 	for _, e := range h.GetHealthStatuses() {
 		if status, ok := volumeStatuses[e.GetStatus()]; ok {
-			out = append(out, v1.VolumeHealthCondition{Status: status, Reason: reason(e.GetReason()), Message: shorten(e.GetMessage(), maxMessage)})
+			out = append(out, v1.VolumeHealthCondition{
+				Status: status, Reason: reason(e.GetReason()), Message: shorten(e.GetMessage(), maxMessage),
+			})
 		}
 	}
 	slices.SortFunc(out, func(a, b v1.VolumeHealthCondition) int {
 		return cmp.Or(cmp.Compare(a.Status, b.Status), cmp.Compare(a.Reason, b.Reason), cmp.Compare(a.Message, b.Message))
 	})
-	out = slices.CompactFunc(out, func(a, b v1.VolumeHealthCondition) bool { return a.Status == b.Status && a.Reason == b.Reason })
+	out = slices.CompactFunc(out, sameProblem)
 	return out[:min(len(out), maxConditions)]
 }
 

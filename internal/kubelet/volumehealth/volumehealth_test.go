@@ -283,6 +283,20 @@ func TestADriverThatHangsDelaysNoOther(t *testing.T) {
 	n.Manager.asked.Wait()
 }
 
+func TestAfterOneVolumeForWhichItHangsADriverIsNotAskedForTheOthers(t *testing.T) {
+	for code, want := range map[codes.Code]int{codes.DeadlineExceeded: 1, codes.Internal: 3} {
+		d := newDriver(t, driverName)
+		d.Can = []csipb.NodeServiceCapability_RPC_Type{csipb.NodeServiceCapability_RPC_GET_VOLUME_HEALTH}
+		d.Before("NodeGetVolumeHealth", fakecsi.Refuse(code, "no"))
+		n := newNode(t, d)
+		n.has(of("p", driverName, "a"), of("q", driverName, "b"), of("r", driverName, "c"))
+		n.asked()
+		if got := len(d.Calls()); got != want {
+			t.Errorf("after %v it was asked %d times, want %d", code, got, want)
+		}
+	}
+}
+
 func backend(status csipb.StorageHealthErrorType, reason, message string, c *csipb.VolumeCapability) *csipb.NodeGetStorageHealthResponse_StorageBackendHealth {
 	return &csipb.NodeGetStorageHealthResponse_StorageBackendHealth{Status: status, Reason: reason, Message: message, VolumeCapability: c}
 }
