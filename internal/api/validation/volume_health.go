@@ -4,13 +4,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-)
 
-// The limits of conditions that drivers report of volumes and of what is behind them (KEP-1432).
-const (
-	maxHealthConditions = 16
-	maxHealthReason     = 256  // bytes
-	maxHealthMessage    = 1024 // bytes
+	"wherry.dev/internal/api/pods"
 )
 
 // volumesHealth checks the health of a pod's volumes.
@@ -32,7 +27,7 @@ func (p *problems) volumesHealth(at path, list []corev1.PodVolumeHealth) {
 func (p *problems) volumeConditions(at path, list []corev1.VolumeHealthCondition) {
 	type key struct{ Status, Reason string }
 	seen := map[key]bool{}
-	listed(p, at, list, maxHealthConditions, func(at path, c *corev1.VolumeHealthCondition) {
+	listed(p, at, list, pods.MaxHealthConditions, func(at path, c *corev1.VolumeHealthCondition) {
 		oneOf(p, at.Child("status"), c.Status, corev1.VolumeHealthInaccessible, corev1.VolumeHealthDataLoss, corev1.VolumeHealthDegraded)
 		p.healthWords(at, c.Reason, c.Message)
 		k := key{string(c.Status), c.Reason}
@@ -54,7 +49,7 @@ func CSINodeStatus(n, _ *storagev1.CSINode) field.ErrorList {
 			p.add(field.Duplicate(at.Child("name"), h.Name))
 		}
 		seen[h.Name] = true
-		listed(p, at.Child("healthConditions"), h.HealthConditions, maxHealthConditions, p.storageCondition)
+		listed(p, at.Child("healthConditions"), h.HealthConditions, pods.MaxHealthConditions, p.storageCondition)
 	}
 	return p.list
 }
@@ -74,10 +69,10 @@ func (p *problems) healthWords(at path, reason, message string) {
 	switch {
 	case reason == "":
 		p.required(at.Child("reason"), "")
-	case len(reason) > maxHealthReason:
-		p.add(field.TooLong(at.Child("reason"), "", maxHealthReason))
+	case len(reason) > pods.MaxHealthReason:
+		p.add(field.TooLong(at.Child("reason"), "", pods.MaxHealthReason))
 	}
-	if len(message) > maxHealthMessage {
-		p.add(field.TooLong(at.Child("message"), "", maxHealthMessage))
+	if len(message) > pods.MaxHealthMessage {
+		p.add(field.TooLong(at.Child("message"), "", pods.MaxHealthMessage))
 	}
 }

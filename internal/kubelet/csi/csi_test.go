@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	spec "github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
@@ -320,5 +321,15 @@ func TestDriversAreAskedAgainAsTheyWant(t *testing.T) {
 	stop()
 	if err := <-ended; err != nil {
 		t.Error(err)
+	}
+}
+
+// A period that is too long for a duration must not become a short one.
+func TestALongPeriodStaysLong(t *testing.T) {
+	for seconds, want := range map[int64]time.Duration{60: time.Minute, 18446744074: math.MaxInt64 / time.Second * time.Second, math.MaxInt64: math.MaxInt64 / time.Second * time.Second} {
+		d := &storagev1.CSIDriver{Spec: storagev1.CSIDriverSpec{NodeAllocatableUpdatePeriodSeconds: &seconds}}
+		if got := RefreshPeriod(d); got != want {
+			t.Errorf("%d seconds are %v, want %v", seconds, got, want)
+		}
 	}
 }

@@ -2,6 +2,7 @@ package csi
 
 import (
 	"context"
+	"math"
 	"sync"
 	"time"
 
@@ -37,7 +38,8 @@ func RefreshPeriod(d *storagev1.CSIDriver) time.Duration {
 	if d == nil {
 		return 0
 	}
-	return time.Duration(ptr.Deref(d.Spec.NodeAllocatableUpdatePeriodSeconds, 0)) * time.Second
+	const longest = math.MaxInt64 / int64(time.Second) // the API has no limit of its own
+	return time.Duration(min(ptr.Deref(d.Spec.NodeAllocatableUpdatePeriodSeconds, 0), longest)) * time.Second
 }
 
 // FollowLimits refreshes the drivers that are there as often as their CSIDrivers say, until ctx ends. CSIDrivers are not
@@ -70,7 +72,7 @@ func (d *Drivers) FollowLimits(ctx context.Context, client kubernetes.Interface)
 	all.Start(ctx.Done())
 	defer all.Shutdown()
 	f := followers{drivers: d, each: map[string]follower{}}
-	defer f.follow(ctx, nil)
+	defer f.running.Wait() // they end with ctx
 	for {
 		f.follow(ctx, periods(drivers.Lister(), d.Names()))
 		select {
@@ -108,8 +110,7 @@ type follower struct {
 	stop   context.CancelFunc
 }
 
-// follow makes it so that each driver is asked in its period, and no others are. With no drivers, it waits for the end of
-// all.
+// follow makes it so that each driver is asked in its period, and no others are.
 func (f *followers) follow(ctx context.Context, want map[string]time.Duration) {
 	for name, have := range f.each {
 		if want[name] != have.period {
@@ -124,9 +125,6 @@ func (f *followers) follow(ctx context.Context, want map[string]time.Duration) {
 		ctx, stop := context.WithCancel(ctx)
 		f.each[name] = follower{period, stop}
 		f.running.Go(func() { f.drivers.refreshEvery(ctx, name, period) })
-	}
-	if len(want) == 0 {
-		f.running.Wait()
 	}
 }
 

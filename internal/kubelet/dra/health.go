@@ -3,7 +3,6 @@ package dra
 import (
 	"context"
 	"slices"
-	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -11,6 +10,8 @@ import (
 	"k8s.io/klog/v2"
 	healthv1 "k8s.io/kubelet/pkg/apis/dra-health/v1"
 	healthv1alpha1 "k8s.io/kubelet/pkg/apis/dra-health/v1alpha1"
+
+	"wherry.dev/internal/api/pods"
 )
 
 const (
@@ -18,8 +19,6 @@ const (
 	healthTime = 30 * time.Second
 	// watchAgain is after how long a driver is asked again that has ended its stream.
 	watchAgain = 5 * time.Second
-	// maxMessage is how much of a driver's message is kept (upstream's limit).
-	maxMessage = 1024
 )
 
 // health is what a driver last said of a device.
@@ -77,7 +76,7 @@ func (d *Drivers) noteHealth(in *instance, all *healthv1.NodeWatchResourcesRespo
 		if s := one.GetHealthCheckTimeoutSeconds(); s > 0 {
 			holds = time.Duration(s) * time.Second
 		}
-		is := health{v1.ResourceHealthStatusUnknown, shorten(one.GetMessage()), now.Add(holds)}
+		is := health{v1.ResourceHealthStatusUnknown, pods.Shorten(one.GetMessage(), pods.MaxHealthMessage), now.Add(holds)}
 		switch one.GetHealth() {
 		case healthv1.HealthStatus_HEALTHY:
 			is.status = v1.ResourceHealthStatusHealthy
@@ -93,14 +92,6 @@ func (d *Drivers) noteHealth(in *instance, all *healthv1.NodeWatchResourcesRespo
 	if changed && d.HealthChanged != nil {
 		d.HealthChanged(in.plugin.Name)
 	}
-}
-
-// shorten returns a message that is not too long for a pod's status, and valid UTF-8, as protobuf wants it.
-func shorten(message string) string {
-	if len(message) > maxMessage {
-		message = message[:maxMessage-len("...")] + "..."
-	}
-	return strings.ToValidUTF8(message, "")
 }
 
 func (in *instance) healthOf(id device, now time.Time) health {

@@ -17,6 +17,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
+	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/kubelet/metrics"
 )
 
@@ -149,7 +150,7 @@ func storageConditions(answer []*csipb.NodeGetStorageHealthResponse_StorageBacke
 			continue
 		}
 		c := storagev1.StorageHealthCondition{
-			Status: status, Reason: reason(h.GetReason()), Message: shorten(h.GetMessage(), maxMessage),
+			Status: status, Reason: reason(h.GetReason()), Message: pods.Shorten(h.GetMessage(), pods.MaxHealthMessage),
 		}
 		if mode, ok := accessModes[h.GetVolumeCapability().GetAccessMode().GetMode()]; ok {
 			c.AccessMode = &mode
@@ -168,7 +169,7 @@ func storageConditions(answer []*csipb.NodeGetStorageHealthResponse_StorageBacke
 	out = slices.CompactFunc(out, func(a, b storagev1.StorageHealthCondition) bool {
 		return compareProblems(&a, &b) == 0
 	})
-	return out[:min(len(out), maxConditions)]
+	return out[:min(len(out), pods.MaxHealthConditions)]
 }
 
 // compareProblems orders conditions by all but their messages and times.

@@ -11,7 +11,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -25,15 +24,9 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 
+	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/kubelet/csi"
 	"wherry.dev/internal/kubelet/volume"
-)
-
-// The API's limits. Were one passed, the API server would take nothing of the status.
-const (
-	maxConditions = 16
-	maxReason     = 256  // bytes
-	maxMessage    = 1024 // bytes
 )
 
 // Manager knows the health of the node's volumes, and of what is behind its drivers.
@@ -254,14 +247,14 @@ var volumeStatuses = map[csipb.VolumeHealthErrorType]v1.VolumeHealthStatusType{
 	csipb.VolumeHealthErrorType_DATA_LOSS:    v1.VolumeHealthDataLoss,
 }
 
-// conditionsOf returns what the API has of an answer, always in the same order. Statuses of newer versions of CSI are left
-// out, as the specification wants it.
+// conditionsOf returns what the API takes of an answer, always in the same order: otherwise it would refuse the pod's whole
+// status. Statuses of newer versions of CSI are left out, as the specification wants it.
 func conditionsOf(h *csipb.VolumeHealth) []v1.VolumeHealthCondition {
 	var out []v1.VolumeHealthCondition
 	for _, e := range h.GetHealthStatuses() {
 		if status, ok := volumeStatuses[e.GetStatus()]; ok {
 			out = append(out, v1.VolumeHealthCondition{
-				Status: status, Reason: reason(e.GetReason()), Message: shorten(e.GetMessage(), maxMessage),
+				Status: status, Reason: reason(e.GetReason()), Message: pods.Shorten(e.GetMessage(), pods.MaxHealthMessage),
 			})
 		}
 	}
@@ -269,18 +262,8 @@ func conditionsOf(h *csipb.VolumeHealth) []v1.VolumeHealthCondition {
 		return cmp.Or(cmp.Compare(a.Status, b.Status), cmp.Compare(a.Reason, b.Reason), cmp.Compare(a.Message, b.Message))
 	})
 	out = slices.CompactFunc(out, sameProblem)
-	return out[:min(len(out), maxConditions)]
+	return out[:min(len(out), pods.MaxHealthConditions)]
 }
 
 // reason returns a reason that the API takes. Drivers have to give one; what is wrong is told without it, too.
-func reason(given string) string { return cmp.Or(shorten(given, maxReason), "Unknown") }
-
-// shorten returns a text of at most so many bytes, and valid UTF-8, as protobuf wants it.
-func shorten(text string, most int) string {
-	const dots = "..."
-	text = strings.ToValidUTF8(text, "")
-	if len(text) > most {
-		text = strings.ToValidUTF8(text[:most-len(dots)], "") + dots
-	}
-	return text
-}
+func reason(given string) string { return cmp.Or(pods.Shorten(given, pods.MaxHealthReason), "Unknown") }

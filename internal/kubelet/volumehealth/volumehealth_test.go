@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
+	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/kubelet/csi"
 	"wherry.dev/internal/kubelet/metrics"
 	"wherry.dev/internal/kubelet/plugins"
@@ -239,7 +240,7 @@ func TestADriverThatLies(t *testing.T) {
 		t.Fatalf("got %v", got)
 	}
 	for _, c := range got[0].HealthConditions {
-		if c.Reason == "" || len(c.Reason) > maxReason || len(c.Message) > maxMessage || strings.ToValidUTF8(c.Reason+c.Message, "") != c.Reason+c.Message {
+		if c.Reason == "" || len(c.Reason) > pods.MaxHealthReason || len(c.Message) > pods.MaxHealthMessage || strings.ToValidUTF8(c.Reason+c.Message, "") != c.Reason+c.Message {
 			t.Errorf("got %d bytes of reason, %d of message", len(c.Reason), len(c.Message))
 		}
 	}
@@ -250,7 +251,7 @@ func TestADriverThatLies(t *testing.T) {
 	}
 	d.Ails("h", ails...)
 	n.asked()
-	if got := n.Of(podWith("p", "v"), nil); len(got[0].HealthConditions) != maxConditions {
+	if got := n.Of(podWith("p", "v"), nil); len(got[0].HealthConditions) != pods.MaxHealthConditions {
 		t.Errorf("%d conditions", len(got[0].HealthConditions))
 	}
 }
