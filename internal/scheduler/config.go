@@ -238,10 +238,10 @@ func convertProfile(p *configv1.KubeSchedulerProfile) (ProfileConfig, error) {
 		}
 	}
 	for point, set := range map[string]configv1.PluginSet{
-		"placementGenerate": p.Plugins.PlacementGenerate, "placementScore": p.Plugins.PlacementScore, "podGroupPostFilter": p.Plugins.PodGroupPostFilter,
+		"placementGenerate": p.Plugins.PlacementGenerate, "placementScore": p.Plugins.PlacementScore,
 	} {
 		if len(set.Enabled) > 0 {
-			errs = append(errs, fmt.Errorf("plugins.%s: this scheduler does not place pod groups by topology, and preempts nothing for them", point))
+			errs = append(errs, fmt.Errorf("plugins.%s: this scheduler does not place pod groups by topology", point))
 		}
 	}
 	slices.SortFunc(errs, func(a, b error) int { return cmp.Compare(a.Error(), b.Error()) })

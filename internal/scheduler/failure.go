@@ -40,7 +40,6 @@ type fitError struct {
 	// roomUnknown says that PostFilter failed. No event tells when it would succeed, so that the pod is tried again
 	// after a while, as after any error. For its user, and for what adds nodes, it is one that fits nowhere.
 	roomUnknown bool
-	nominated   *fwk.NominatingInfo
 }
 
 func newFitError(nodes int) *fitError {
@@ -136,19 +135,15 @@ func (s *Scheduler) fail(ctx context.Context, a *attempt, err error) {
 		s.queue.Remove(pod.UID)
 		return
 	}
-	var nominated *fwk.NominatingInfo
-	if fit, ok := errors.AsType[*fitError](err); ok {
-		nominated = fit.nominated
-		if fit.roomUnknown {
-			a.info.UnschedulablePlugins, a.info.PendingPlugins = nil, nil
-		}
+	if fit, ok := errors.AsType[*fitError](err); ok && fit.roomUnknown {
+		a.info.UnschedulablePlugins, a.info.PendingPlugins = nil, nil
 	}
 	// Before the pod can be tried again, so that nobody takes the room in between.
-	s.queue.Nominator().AddNominatedPod(klog.FromContext(ctx), a.info.PodInfo, nominated)
+	s.queue.Nominator().AddNominatedPod(klog.FromContext(ctx), a.info.PodInfo, a.nominated)
 	if !s.queue.Requeue(ctx, a.info) || ctx.Err() != nil {
 		return
 	}
-	s.statuses.put(ctx, pod.UID, &statusUpdate{profile: a.profile, pod: pod, reason: reason, message: err.Error(), nominated: nominated})
+	s.statuses.put(ctx, pod.UID, &statusUpdate{profile: a.profile, pod: pod, reason: reason, message: err.Error(), nominated: a.nominated})
 }
 
 // report tells a pod's user why it has no node. One that has got a node before it is its turn has that in its events only.

@@ -101,10 +101,16 @@ func (s *Scheduler) groupCycle(ctx context.Context, g *groupCycle) error {
 	for _, m := range g.attempts {
 		m.err = s.schedulingCycle(m.ctx, m.attempt) //nolint:contextcheck // gather made it of ctx
 	}
-	if !g.gang() || !s.lacks(g) {
+	if !g.gang() {
+		if g.placed() == 0 {
+			s.makeGroupRoom(ctx, g)
+		}
 		return nil
 	}
-	why, could := errGang, 0
+	if g.placed() == 0 && s.missing(g) <= 0 || g.placed() > 0 && !s.lacks(g) {
+		return nil
+	}
+	why, could := errGang, g.placed()
 	for _, m := range slices.Backward(g.attempts) {
 		if m.err != nil {
 			why = m.err // the first one's
@@ -113,15 +119,38 @@ func (s *Scheduler) groupCycle(ctx context.Context, g *groupCycle) error {
 		s.shared.Waiting.Remove(m.pod().UID)
 		s.undo(ctx, m.attempt)
 		m.assumed, m.err = nil, errGang
-		could++
 	}
 	for _, m := range g.attempts {
 		// What helps one of them helps all, and brings them along.
 		if fit, ok := errors.AsType[*fitError](m.err); ok {
 			fit.plugins.Insert(plugins.GangScheduling)
+			fit.roomUnknown = false
 		}
 	}
-	return fmt.Errorf("%d pod(s) of %d could be scheduled, minCount is %d: %w", could, len(g.attempts), plugins.MinCount(g.group), why)
+	err := fmt.Errorf("%d pod(s) of %d could be scheduled, minCount is %d: %w", could, len(g.attempts), plugins.MinCount(g.group), why)
+	if note := s.makeGroupRoom(ctx, g); note != "" {
+		err = fmt.Errorf("%w %s", err, note)
+	}
+	return err
+}
+
+// placed returns how many pods of the group have a node.
+func (g *groupCycle) placed() (n int) {
+	for _, m := range g.attempts {
+		if m.err == nil {
+			n++
+		}
+	}
+	return n
+}
+
+// missing returns how many pods of the gang must still find a node before any is bound.
+func (s *Scheduler) missing(g *groupCycle) int {
+	least := plugins.MinCount(g.group)
+	if state, err := s.groups.PodGroupStates().Get(g.group.Namespace, g.group.Name); err == nil {
+		least -= state.ScheduledPodsCount()
+	}
+	return least
 }
 
 // lacks reports whether too few pods of the gang have a node: then its plugin still holds those that have one.

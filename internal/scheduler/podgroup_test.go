@@ -104,7 +104,8 @@ func TestAGangRunsTogetherOrNotAtAll(t *testing.T) {
 		c.wantMessage("a", "waiting for minCount pods from a gang to be scheduled")
 		c.wantMessage("c", "0/2 nodes are available: 1 Insufficient cpu, 1 node(s) were unschedulable.")
 		c.wantCondition("False Unschedulable: 2 pod(s) of 3 could be scheduled, minCount is 3: " +
-			"0/2 nodes are available: 1 Insufficient cpu, 1 node(s) were unschedulable.")
+			"0/2 nodes are available: 1 Insufficient cpu, 1 node(s) were unschedulable. " +
+			"preemption: No preemption victims found for incoming preemptor")
 		// Its room is not held meanwhile.
 		c.create(pod("other", "2"))
 		c.settle()
@@ -171,7 +172,7 @@ func TestAnythingThatMayHelpAGangWakesIt(t *testing.T) {
 // TestAGangPreemptsNobodyInVain: pods of lower priority stay if the gang as a whole would find no room.
 func TestAGangPreemptsNobodyInVain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := startGrouped(t, node("n1", "1"), pod("low", "1", on("n1")), gang("g", 2),
+		c := startGrouped(t, node("n1", "1"), pod("low", "1", on("n1")), gangOf("g", 2, 5),
 			pod("a", "1", member("g"), priority(5)), pod("b", "1", member("g"), priority(5)))
 		defer c.stop()
 		c.settle()
@@ -183,7 +184,7 @@ func TestAGangPreemptsNobodyInVain(t *testing.T) {
 
 func TestABasicGroupsPodsAreOnTheirOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := startGrouped(t, node("n1", "2"), pod("low", "1", on("n1")), gang("g", 0),
+		c := startGrouped(t, node("n1", "2"), pod("low", "1", on("n1")), gangOf("g", 0, 5),
 			pod("a", "1", member("g"), priority(5)), pod("b", "1", member("g"), priority(5)), pod("c", "1", member("g"), priority(5)))
 		defer c.stop()
 		c.settle()

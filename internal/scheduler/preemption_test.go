@@ -19,13 +19,13 @@ type crowded struct {
 	t *testing.T
 }
 
-// newCrowded has a pod of priority 5 on each node, which fills it.
-func newCrowded(t *testing.T, nodes int) *crowded {
+// newCrowded has a pod of priority 5 on each of 40 nodes, which fills it.
+func newCrowded(t *testing.T) *crowded {
 	cfg := DefaultConfig()
 	cfg.InitialBackoff = time.Nanosecond // no pod waits for its time
 	c := &crowded{newBench(t, 0, cfg), t}
 	t.Cleanup(c.stop)
-	for i := range nodes {
+	for i := range 40 {
 		c.nodeAdded(t.Context(), benchNode(i, "4", "32Gi", "110"))
 		c.fill(i, 5)
 	}
@@ -64,7 +64,7 @@ func (c *crowded) preempt(name string) (p *v1.Pod, victim string) {
 }
 
 func TestRoomIsLookedForAnewWhereSomethingHasChanged(t *testing.T) {
-	c := newCrowded(t, 40)
+	c := newCrowded(t)
 	c.fill(7, 4)
 	c.fill(9, 6) // for later
 	c.fill(11, 6)
@@ -103,7 +103,7 @@ func TestRoomIsLookedForAnewWhereSomethingHasChanged(t *testing.T) {
 // TestAPodWhoseVictimsAreDeletedWaitsToSeeIt: pods without a grace period are gone from the API before anything is seen
 // of it. Whoever preempted them must not look for others meanwhile.
 func TestAPodWhoseVictimsAreDeletedWaitsToSeeIt(t *testing.T) {
-	c := newCrowded(t, 40)
+	c := newCrowded(t)
 	p, victim := c.preempt("p")
 	gate, ok := c.profiles[v1.DefaultSchedulerName].Plugin("DefaultPreemption").(fwk.PreEnqueuePlugin)
 	if !ok {
@@ -141,9 +141,38 @@ func TestAPodWhoseVictimsAreDeletedWaitsToSeeIt(t *testing.T) {
 	}
 }
 
+// TestAVictimThatWasNeverBoundOpensTheGate: its binding failed in the moment in which it was to be preempted, so that it
+// was deleted. Whoever preempted it slept for a minute.
+func TestAVictimThatWasNeverBoundOpensTheGate(t *testing.T) {
+	c := newCrowded(t)
+	p, victim := c.preempt("p")
+	time.Sleep(100 * time.Millisecond) // it has had the API's answer
+	// Something wakes it meanwhile, in vain.
+	c.queue.Activate(klog.FromContext(t.Context()), map[string]*v1.Pod{"default/p": p})
+	if active, backoff, _, gated := c.queue.Lengths(); active != 0 || backoff != 0 || gated != 1 {
+		t.Fatalf("the pod does not wait behind the gate: %d, %d, %d", active, backoff, gated)
+	}
+	pods := c.shared.Informers.Core().V1().Pods().Informer().GetIndexer()
+	there, exists, err := pods.GetByKey("default/" + victim)
+	if err != nil || !exists {
+		t.Fatal(exists, err)
+	}
+	if err := pods.Delete(there); err != nil {
+		t.Fatal(err)
+	}
+	v, _ := there.(*v1.Pod)
+	v = v.DeepCopy()
+	v.Spec.NodeName = ""
+	c.podDeleted(t.Context(), v)
+	c.scheduleUntil(t, p)
+	if to := (<-c.bound).Target.Name; to == "" {
+		t.Error("the pod is not bound")
+	}
+}
+
 // TestRoomThatNobodyIsNominatedForAnyMoreIsFound, although the node itself has not changed.
 func TestRoomThatNobodyIsNominatedForAnyMoreIsFound(t *testing.T) {
-	c := newCrowded(t, 40)
+	c := newCrowded(t)
 	victim := c.fill(7, 4)
 	first, _ := c.preempt("first")
 	c.podDeleted(t.Context(), victim)

@@ -31,6 +31,10 @@ type attempt struct {
 	group   *groupCycle        // nil for a pod that is on its own
 	node    string             // once it is decided
 	assumed *framework.PodInfo // the pod as it is there
+	// nominated is what becomes of the pod's nomination if it has no node; nil: nothing.
+	nominated *fwk.NominatingInfo
+	// rehearsal means that it is only to be found out whether the pod fits.
+	rehearsal bool
 }
 
 // pod returns the pod; once its node is decided, with it.
@@ -89,11 +93,7 @@ func (s *Scheduler) schedulingCycle(ctx context.Context, a *attempt) (err error)
 	ctx, span := trace.Start(ctx, "scheduler: schedule")
 	defer func() { _ = trace.End(span, err) }()
 	s.cache.Update(s.snapshot)
-	feasible, err := s.findNodes(ctx, a)
-	if err != nil {
-		return err
-	}
-	if a.node, err = s.selectNode(ctx, a, feasible); err != nil {
+	if err := s.choose(ctx, a); err != nil {
 		return err
 	}
 	algorithmDuration.Observe(time.Since(a.start).Seconds())
@@ -113,6 +113,16 @@ func (s *Scheduler) schedulingCycle(ctx context.Context, a *attempt) (err error)
 		return statusError(st, a.node)
 	}
 	return nil
+}
+
+// choose decides on the pod's node in the snapshot.
+func (s *Scheduler) choose(ctx context.Context, a *attempt) error {
+	feasible, err := s.findNodes(ctx, a)
+	if err != nil {
+		return err
+	}
+	a.node, err = s.selectNode(ctx, a, feasible)
+	return err
 }
 
 // findNodes returns nodes that pass every filter, or a *fitError.
@@ -304,8 +314,14 @@ func (s *Scheduler) extend(ctx context.Context, a *attempt, nodes []fwk.NodeInfo
 
 // makeRoom asks PostFilter plugins, and returns fit with what they say.
 func (s *Scheduler) makeRoom(ctx context.Context, a *attempt, fit *fitError) error {
-	if a.group != nil && a.group.gang() {
-		return fit // victims for one pod would be in vain if another one finds no room
+	if a.rehearsal {
+		return fit
+	}
+	if a.group != nil && a.group.gang() && s.missing(a.group) > 0 {
+		// Victims for one pod would be in vain if another one finds no room. If enough of the others do, the pod is on its
+		// own, which it learns when it is tried again.
+		fit.roomUnknown = true
+		return fit
 	}
 	var r *fwk.PostFilterResult
 	st := a.timed("PostFilter", func() (st *fwk.Status) {
@@ -320,7 +336,7 @@ func (s *Scheduler) makeRoom(ctx context.Context, a *attempt, fit *fitError) err
 	}
 	fit.plugins = fit.plugins.Union(a.state.Rejecters())
 	if r != nil {
-		fit.nominated = r.NominatingInfo
+		a.nominated = r.NominatingInfo
 	}
 	return fit
 }
@@ -328,7 +344,7 @@ func (s *Scheduler) makeRoom(ctx context.Context, a *attempt, fit *fitError) err
 // selectNode returns the node with the highest score. Nodes with equal scores take turns.
 func (s *Scheduler) selectNode(ctx context.Context, a *attempt, feasible []fwk.NodeInfo) (string, error) {
 	if len(feasible) == 1 {
-		s.choices.keep(a, len(s.snapshot.Nodes()), feasible, 0, nil)
+		s.keep(a, feasible, 0, nil)
 		return feasible[0].Node().Name, nil
 	}
 	st := a.timed("PreScore", func() *fwk.Status { return a.profile.RunPreScorePlugins(ctx, a.state, a.pod(), feasible) })
@@ -363,12 +379,19 @@ func (s *Scheduler) selectNode(ctx context.Context, a *attempt, feasible []fwk.N
 			continue
 		}
 		if turn == 0 {
-			s.choices.keep(a, len(s.snapshot.Nodes()), feasible, i, scores)
+			s.keep(a, feasible, i, scores)
 			return feasible[i].Node().Name, nil
 		}
 		turn--
 	}
 	return "", errors.New("no node has the highest score")
+}
+
+// keep remembers how a pod's node was chosen.
+func (s *Scheduler) keep(a *attempt, feasible []fwk.NodeInfo, chosen int, scores []int64) {
+	if !a.rehearsal {
+		s.choices.keep(a, len(s.snapshot.Nodes()), feasible, chosen, scores)
+	}
 }
 
 // logScores logs of what every node's score is made up, in upstream's words.

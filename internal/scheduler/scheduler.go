@@ -99,7 +99,7 @@ func New(ctx context.Context, client clientset.Interface, cfg Config) (*Schedule
 		Client: client, KubeConfig: cfg.RESTConfig, Informers: factory, Groups: s.groups,
 		Snapshot: s.snapshot, Nominator: s.queue.Nominator(), Activator: s.queue,
 		Waiting: framework.NewWaitingPods(), Parallel: framework.NewParallelizer(cfg.Parallelism),
-		Extenders: cfg.Extenders, MemoNodes: cfg.MemoNodes, Taken: s.cache.Taken,
+		Extenders: cfg.Extenders, MemoNodes: cfg.MemoNodes, Taken: s.taken,
 		Recorder:   func(profile string) events.EventRecorderLogger { return s.recorders[profile] },
 		NewDevices: func() (fwk.SharedDRAManager, error) { return devices.NewManager(factory) },
 	}
@@ -121,6 +121,13 @@ func New(ctx context.Context, client clientset.Interface, cfg Config) (*Schedule
 		s.tainting.Informer()
 	}
 	return s, nil
+}
+
+// taken is cache.Taken of what the pod cannot preempt.
+func (s *Scheduler) taken(node string, by *v1.Pod) (has, taken fwk.Resource, pods int, known bool) {
+	all := s.groups.PodGroups()
+	priority := groups.Priority(all, by)
+	return s.cache.Taken(node, func(pod *v1.Pod) bool { return groups.Priority(all, pod) >= priority })
 }
 
 // less orders the queue, which all profiles sort alike.

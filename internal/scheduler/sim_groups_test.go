@@ -13,6 +13,8 @@ type squad struct {
 	name  string
 	least int
 	made  int // how many pods it has had
+	// priority is the group's, and its pods'.
+	priority int32
 	// torn means that the scheduler was stopped while the group existed: it may have stopped between two bindings.
 	torn bool
 }
@@ -30,20 +32,24 @@ func (l *life) groupStep() {
 	}
 	switch l.r.IntN(5) {
 	case 0:
-		s := &squad{name: l.name("g"), least: l.r.IntN(5)}
+		s := &squad{name: l.name("g"), least: l.r.IntN(5), priority: int32(l.r.IntN(4))}
 		l.squads = append(l.squads, s)
-		l.note("group %s: at least %d", s.name, s.least)
+		g := gangOf(s.name, int32(s.least), s.priority)
+		if l.r.IntN(3) == 0 {
+			whole(g)
+		}
+		l.note("group %s: at least %d, priority %d, disruption mode %+v", s.name, s.least, s.priority, g.Spec.DisruptionMode)
 		if l.r.IntN(3) > 0 { // else the pods come first
-			_, err := groups.Create(l.t.Context(), gang(s.name, int32(s.least)), metav1.CreateOptions{})
+			_, err := groups.Create(l.t.Context(), g, metav1.CreateOptions{})
 			fail(err)
 		}
-		cpu, zone, important := pick(l, "500m", "1", "2"), pick(l, "", "", "a"), priority(int32(l.r.IntN(3)))
+		cpu, zone := pick(l, "500m", "1", "2"), pick(l, "", "", "a")
 		for range max(1, s.least-1+l.r.IntN(3)) {
-			l.join(s, cpu, zone, important)
+			l.join(s, cpu, zone, priority(s.priority))
 		}
 		_, err := groups.Get(l.t.Context(), s.name, metav1.GetOptions{})
 		if err != nil {
-			_, err = groups.Create(l.t.Context(), gang(s.name, int32(s.least)), metav1.CreateOptions{})
+			_, err = groups.Create(l.t.Context(), g, metav1.CreateOptions{})
 			fail(err)
 		}
 	case 1:
@@ -104,21 +110,31 @@ func (l *life) checkGroups(w world, pods []*v1.Pod) string {
 		if exist < s.least {
 			continue
 		}
-		then, could := w, 0
-		for _, p := range waits {
-			for _, n := range w.nodes {
-				if then.fits(p, n) == "" {
-					on := p.DeepCopy()
-					on.Spec.NodeName = n.Name
-					then.pods = append(slices.Clip(then.pods), on)
-					could++
-					break
-				}
-			}
-		}
-		if could > 0 && bound+could >= s.least {
+		if could := w.room(waits); could > 0 && bound+could >= s.least {
 			return fmt.Sprintf("%d pods of the group %s run and %d more could, at least %d must; one was told %q", bound, s.name, could, s.least, told(waits[0]))
+		}
+		without := w
+		without.pods = slices.DeleteFunc(slices.Clone(w.pods), func(p *v1.Pod) bool { return *p.Spec.Priority < s.priority })
+		if could := without.room(waits); could > 0 && bound+could >= s.least {
+			return fmt.Sprintf("%d pods of the group %s run and %d more could without pods of a lower priority than %d, at least %d must; one was told %q",
+				bound, s.name, could, s.priority, s.least, told(waits[0]))
 		}
 	}
 	return ""
+}
+
+// room returns for how many of the pods there is room at once.
+func (w world) room(pods []*v1.Pod) (could int) {
+	for _, p := range pods {
+		for _, n := range w.nodes {
+			if w.fits(p, n) == "" {
+				on := p.DeepCopy()
+				on.Spec.NodeName = n.Name
+				w.pods = append(slices.Clip(w.pods), on)
+				could++
+				break
+			}
+		}
+	}
+	return could
 }

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -267,8 +268,8 @@ func TestServersFail(t *testing.T) {
 		s.await("on-"+from.Name, "ready", ready)
 		s.eventually("names", func() error {
 			out, err := s.kubectl("exec", "on-"+from.Name, "--", "nslookup", "kubernetes.default.svc.cluster.local")
-			if err == nil && !strings.Contains(out, "10.96.0.1") {
-				err = errors.New(out)
+			if err != nil || !strings.Contains(out, "10.96.0.1") {
+				err = fmt.Errorf("%w: %s", cmp.Or(err, errors.New("another answer")), out)
 			}
 			return err
 		})

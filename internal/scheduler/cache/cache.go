@@ -172,18 +172,16 @@ func (c *Cache) removeLocked(uid types.UID) {
 	c.dropIfEmptyLocked(s.node)
 }
 
-// Taken returns what a node has, and what the pods take that are bound there and are not less important than priority:
-// others could be preempted, and bindings may fail. It reports false for a node that is not known.
-func (c *Cache) Taken(node string, priority int32) (has, taken fwk.Resource, pods int, known bool) {
+// Taken returns what a node has, and what the pods take that are bound there and stay: others could be preempted, and
+// bindings may fail. It reports false for a node that is not known.
+func (c *Cache) Taken(node string, stays func(*v1.Pod) bool) (has, taken fwk.Resource, pods int, known bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	n, ok := c.nodes[node]
 	if !ok || n.Node() == nil {
 		return nil, nil, 0, false
 	}
-	taken, pods = n.RequestedBy(func(pod *v1.Pod) bool {
-		return framework.Priority(pod) >= priority && !c.assumed.Has(pod.UID)
-	})
+	taken, pods = n.RequestedBy(func(pod *v1.Pod) bool { return stays(pod) && !c.assumed.Has(pod.UID) })
 	return n.GetAllocatable(), taken, pods, true
 }
 
@@ -194,7 +192,8 @@ func (c *Cache) Sizes() (nodes, pods, assumed int) {
 	return len(c.nodes), len(c.pods), c.assumed.Len()
 }
 
-// Update updates the snapshot. It copies only the nodes that have changed since the last time.
+// Update updates the snapshot, which must not be in mutation. It copies only the nodes that have changed since the
+// last time.
 func (c *Cache) Update(s *Snapshot) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -97,12 +97,12 @@ func TestWhatIsTaken(t *testing.T) {
 		}
 	}
 	for priority, want := range map[int32]int{0: 2, 1: 2, 2: 1, 5: 1, 6: 0} {
-		_, taken, pods, known := c.Taken("n", priority)
+		_, taken, pods, known := c.Taken("n", func(p *v1.Pod) bool { return framework.Priority(p) >= priority })
 		if !known || pods != want || taken.GetMilliCPU() != int64(1000*want) {
 			t.Errorf("priority %d: %d pods take %d, want %d", priority, pods, taken.GetMilliCPU(), want)
 		}
 	}
-	if _, _, _, known := c.Taken("m", 0); known {
+	if _, _, _, known := c.Taken("m", nil); known {
 		t.Error("a node is known that does not exist")
 	}
 }

@@ -24,6 +24,9 @@ type Snapshot struct {
 	affine, anti part
 	groups       fwk.PodGroupManager
 
+	// originals has the nodes that mutations have replaced, as they were; nil outside of them.
+	originals map[string]*framework.NodeInfo
+
 	// changed has the names of the nodes that changed last, in order; before counts those that it does
 	// not have any more.
 	changed []string
@@ -168,6 +171,14 @@ func (s *Snapshot) List() ([]fwk.NodeInfo, error) { return s.list, nil }
 
 // Get returns the node, or an error if there is none.
 func (s *Snapshot) Get(name string) (fwk.NodeInfo, error) {
+	n, err := s.node(name)
+	if err != nil {
+		return nil, err
+	}
+	return n, nil
+}
+
+func (s *Snapshot) node(name string) (*framework.NodeInfo, error) {
 	if n, ok := s.byName[name]; ok {
 		return n, nil
 	}

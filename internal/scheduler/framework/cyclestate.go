@@ -31,17 +31,6 @@ type entry struct {
 	value fwk.StateData
 }
 
-// GroupCycle carries what plugins remember during one attempt to schedule a pod group.
-type GroupCycle struct{ *CycleState }
-
-var _ fwk.PodGroupCycleState = GroupCycle{}
-
-// NewGroupCycle returns the empty state of an attempt to schedule a pod group.
-func NewGroupCycle() *GroupCycle { return &GroupCycle{NewCycleState(nil)} }
-
-// GetParentPlacementCycleState returns nil: there are no groups of groups.
-func (GroupCycle) GetParentPlacementCycleState() fwk.PlacementCycleState { return nil }
-
 // InGroup makes the state that of a pod in a pod group's cycle, until it is called with nil.
 func (c *CycleState) InGroup(g *GroupCycle) { c.group = g }
 
@@ -71,6 +60,10 @@ func (c *CycleState) AddRejecter(plugin string) {
 
 // Rejecters returns the plugins that stand in the way of making room.
 func (c *CycleState) Rejecters() sets.Set[string] { return c.rejecters }
+
+// OnlyItsNode reports whether pods on other nodes than the one that is filtered do not matter to the pod: no filter that
+// is at work wants to hear of them.
+func (c *CycleState) OnlyItsNode() bool { return c.filters != nil && len(c.extensions) == 0 }
 
 // Memo returns what is remembered for pods of this one's shape, or nil.
 func (c *CycleState) Memo() *Memo { return c.memo }

@@ -23,7 +23,7 @@ type Shared struct {
 	Client     clientset.Interface
 	KubeConfig *restclient.Config // may be nil
 	Informers  informers.SharedInformerFactory
-	Snapshot   fwk.SharedLister
+	Snapshot   fwk.MutableSnapshotSharedLister
 	Nominator  *Nominator
 	Activator  fwk.PodActivator
 	Waiting    *WaitingPods
@@ -38,7 +38,7 @@ type Shared struct {
 		manager atomic.Pointer[fwk.SharedDRAManager]
 	}
 	// Taken is the cache's, as it is now, for hints; it may be nil.
-	Taken func(node string, priority int32) (has, taken fwk.Resource, pods int, known bool)
+	Taken func(node string, by *v1.Pod) (has, taken fwk.Resource, pods int, known bool)
 	// MemoNodes is from how many nodes on profiles remember what plugins said about pods of one shape.
 	MemoNodes int
 	// Recorder returns the recorder of a profile's events.
@@ -72,20 +72,22 @@ func (p *Profile) Activate(log klog.Logger, pods map[string]*v1.Pod) {
 	p.shared.Activator.Activate(log, pods)
 }
 
-// Taken returns what a node has, and what is taken of it that can neither be preempted by a pod of this priority nor is
+// Taken returns what a node has, and what is taken of it that can neither be preempted by this pod nor is
 // about to be bound only. It reports false if that is not known.
-func (p *Profile) Taken(node string, priority int32) (has, taken fwk.Resource, pods int, known bool) {
+func (p *Profile) Taken(node string, by *v1.Pod) (has, taken fwk.Resource, pods int, known bool) {
 	if p.shared.Taken == nil {
 		return nil, nil, 0, false
 	}
-	return p.shared.Taken(node, priority)
+	return p.shared.Taken(node, by)
 }
 
 // SnapshotSharedLister returns the cluster as the current cycle sees it.
 func (p *Profile) SnapshotSharedLister() fwk.SharedLister { return p.shared.Snapshot }
 
-// MutableSnapshotSharedLister returns nil: nothing is preempted for a pod group as a whole.
-func (p *Profile) MutableSnapshotSharedLister() fwk.MutableSnapshotSharedLister { return nil }
+// MutableSnapshotSharedLister returns the same, for PodGroupPostFilter plugins to try out what would help a pod group.
+func (p *Profile) MutableSnapshotSharedLister() fwk.MutableSnapshotSharedLister {
+	return p.shared.Snapshot
+}
 
 // IterateOverWaitingPods calls the function for every pod that waits to be bound.
 func (p *Profile) IterateOverWaitingPods(callback func(fwk.WaitingPod)) {

@@ -93,6 +93,24 @@ func (p measuredPostFilter) PostFilter(ctx context.Context, state fwk.CycleState
 	return r, st
 }
 
+type measuredPodGroupPostFilter struct {
+	fwk.PodGroupPostFilterPlugin
+	*meter
+}
+
+func measurePodGroupPostFilter(_ string, pl fwk.PodGroupPostFilterPlugin) fwk.PodGroupPostFilterPlugin {
+	return measuredPodGroupPostFilter{pl, newMeter(pl.Name(), "PodGroupPostFilter")}
+}
+
+func (p measuredPodGroupPostFilter) PodGroupPostFilter(ctx context.Context, state fwk.PodGroupCycleState,
+	group fwk.PodGroupInfo, schedule fwk.PodGroupSchedulingFunc,
+) (*fwk.PodGroupPostFilterResult, *fwk.Status) {
+	began := p.Begin()
+	r, st := p.PodGroupPostFilterPlugin.PodGroupPostFilter(ctx, state, group, schedule)
+	p.end(began, st)
+	return r, st
+}
+
 type measuredPreScore struct {
 	fwk.PreScorePlugin
 	*meter

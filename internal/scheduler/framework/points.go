@@ -25,6 +25,7 @@ func points() []point {
 		{"preFilter", func(c *configv1.Plugins) *configv1.PluginSet { return &c.PreFilter }, into(func(p *Profile) *[]fwk.PreFilterPlugin { return &p.preFilter }, measurePreFilter)},
 		{"filter", func(c *configv1.Plugins) *configv1.PluginSet { return &c.Filter }, addFilter},
 		{"postFilter", func(c *configv1.Plugins) *configv1.PluginSet { return &c.PostFilter }, into(func(p *Profile) *[]fwk.PostFilterPlugin { return &p.postFilter }, measurePostFilter)},
+		{"podGroupPostFilter", func(c *configv1.Plugins) *configv1.PluginSet { return &c.PodGroupPostFilter }, into(func(p *Profile) *[]fwk.PodGroupPostFilterPlugin { return &p.podGroupPostFilter }, measurePodGroupPostFilter)},
 		{"preScore", func(c *configv1.Plugins) *configv1.PluginSet { return &c.PreScore }, into(func(p *Profile) *[]fwk.PreScorePlugin { return &p.preScore }, measurePreScore)},
 		{"score", func(c *configv1.Plugins) *configv1.PluginSet { return &c.Score }, addScore},
 		{"reserve", func(c *configv1.Plugins) *configv1.PluginSet { return &c.Reserve }, into(func(p *Profile) *[]fwk.ReservePlugin { return &p.reserve }, measureReserve)},

@@ -51,6 +51,8 @@ type Profile struct {
 	preBind    []fwk.PreBindPlugin
 	bind       []fwk.BindPlugin
 	postBind   []fwk.PostBindPlugin
+
+	podGroupPostFilter []fwk.PodGroupPostFilterPlugin
 }
 
 type filterer struct {

@@ -16,8 +16,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	schedulinglisters "k8s.io/client-go/listers/scheduling/v1beta1"
 	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/utils/ptr"
 
 	"wherry.dev/internal/api/pods"
+	"wherry.dev/internal/scheduler/framework"
 )
 
 // stage is how far a pod is.
@@ -133,6 +135,27 @@ func (g *Groups) BuildHierarchySnapshotFromPod(*v1.Pod) (fwk.PodGroupManager, er
 func (g *Groups) GetRootKeyForGroup(key fwk.EntityKey) (fwk.EntityKey, bool, error) {
 	_, err := g.PodGroups().Get(key.Namespace, key.Name)
 	return key, err == nil, nil
+}
+
+// Of returns the pod's group, or nil if it has none or it does not exist.
+func Of(all fwk.PodGroupLister, pod *v1.Pod) *schedulingv1beta1.PodGroup {
+	name, ok := pods.Group(pod)
+	if !ok {
+		return nil
+	}
+	group, err := all.Get(name.Namespace, name.Name)
+	if err != nil {
+		return nil // the lister's only error: there is none
+	}
+	return group
+}
+
+// Priority returns how important the pod is where others want its place: in a group, as the group is.
+func Priority(all fwk.PodGroupLister, pod *v1.Pod) int32 {
+	if group := Of(all, pod); group != nil {
+		return ptr.Deref(group.Spec.Priority, 0)
+	}
+	return framework.Priority(pod)
 }
 
 // objects are the pod groups of the API.

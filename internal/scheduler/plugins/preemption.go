@@ -13,10 +13,9 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -33,7 +32,8 @@ import (
 
 // DefaultPreemption makes room for a pod that fits nowhere, by ending pods with a lower priority: on
 // one node, as few and as unimportant ones as possible, and if it can without breaking disruption
-// budgets. The pod is nominated for that node and waits until they are gone.
+// budgets. The pod is nominated for that node and waits until they are gone. For a gang it does so on
+// all nodes (preemption_groups.go); of pod groups that are disrupted as a whole, it ends all pods.
 type DefaultPreemption struct {
 	h       fwk.Handle
 	budgets policylisters.PodDisruptionBudgetLister
@@ -46,12 +46,26 @@ type DefaultPreemption struct {
 	last       *budgets
 }
 
-// preemption is what is known of the end of a pod's victims, until a minute later.
+// preemption is what is known of the end of somebody's victims, until a minute later.
 type preemption struct {
-	node    string
+	by      preemptor
 	done    bool      // all are deleted as far as the API is concerned
 	victims []*v1.Pod // that are deleted there
-	asked   bool      // the queue has asked for the pod meanwhile
+	asked   bool      // the queue has asked for a pod meanwhile
+}
+
+// preemptor is for whom room is made: a pod, or those of a gang that have no node.
+type preemptor struct {
+	object   runtime.Object
+	kind     string // of object, as events have it
+	uid      types.UID
+	priority int32
+	pods     []*v1.Pod
+	nodes    sets.Set[string] // for which the pods are nominated
+}
+
+func (p preemptor) has(pod *v1.Pod) bool {
+	return slices.ContainsFunc(p.pods, func(own *v1.Pod) bool { return own.UID == pod.UID })
 }
 
 // preemptionSeen is how long a preemption is remembered when it is done: by then its victims are seen to go.
@@ -86,7 +100,11 @@ func (d *DefaultPreemption) PreEnqueue(_ context.Context, pod *v1.Pod) *fwk.Stat
 		return nil
 	}
 	p.asked = true
-	return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "waiting for the preemption for this pod to be finished")
+	who := "pod"
+	if p.by.uid != pod.UID {
+		who = "pod group"
+	}
+	return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, fmt.Sprintf("waiting for the preemption for this %s to be finished", who))
 }
 
 // overLocked reports whether all victims are deleted, and those that go at once are seen to be gone.
@@ -100,10 +118,10 @@ func (d *DefaultPreemption) overLocked(p *preemption) bool {
 	})
 }
 
-// EventsToRegister returns the end of pods, which opens PreEnqueue's gate if they were victims. The end of the
-// preemption does so, too.
+// EventsToRegister returns the end of pods, which opens PreEnqueue's gate if they were victims: of those that were only
+// about to be bound, too. The end of the preemption does so as well.
 func (d *DefaultPreemption) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
-	return []fwk.ClusterEventWithHint{framework.Event(fwk.AssignedPod, fwk.Delete, d.hint)}, nil
+	return []fwk.ClusterEventWithHint{framework.Event(fwk.Pod, fwk.Delete, d.hint)}, nil
 }
 
 func (d *DefaultPreemption) hint(_ klog.Logger, pod *v1.Pod, _, _ any) (fwk.QueueingHint, error) {
@@ -161,7 +179,7 @@ func (d *DefaultPreemption) findRoom(ctx context.Context, state fwk.CycleState, 
 		return nil, fwk.NewStatus(fwk.Unschedulable, "no candidate node for preemption")
 	}
 	best := slices.MinFunc(found, compareCandidates)
-	d.start(ctx, pod, best)
+	d.start(ctx, preemptor{pod, "pod", pod.UID, d.priority(pod), []*v1.Pod{pod}, sets.New(best.node)}, best.victims)
 	return nominate(best.node), nil
 }
 
@@ -214,13 +232,21 @@ func (d *DefaultPreemption) notEligible(pod *v1.Pod, m fwk.NodeToStatusReader) s
 	if err != nil {
 		return "" // the node is gone
 	}
-	victims := d.victims(pod, node)
-	for _, p := range n.GetPods() {
-		if less(p.GetPod(), pod) && preempted(p.GetPod()) || victims.Has(p.GetPod().UID) {
-			return "not eligible due to a terminating pod on the nominated node."
-		}
+	if d.emptying(n, pod, d.priority(pod)) {
+		return emptying
 	}
 	return ""
+}
+
+// emptying is why nobody else is preempted on a node that is.
+const emptying = "not eligible due to a terminating pod on the nominated node."
+
+// emptying reports whether pods on the node are about to make room for the pod, or for something of its priority.
+func (d *DefaultPreemption) emptying(n fwk.NodeInfo, pod *v1.Pod, priority int32) bool {
+	victims := d.victims(pod, n.Node().Name)
+	return slices.ContainsFunc(n.GetPods(), func(p fwk.PodInfo) bool {
+		return victims.Has(p.GetPod().UID) || preempted(p.GetPod()) && d.priority(p.GetPod()) < priority
+	})
 }
 
 // victims returns whom the pod's last preemption has ended on the node. The scheduler may not have seen it yet.
@@ -228,7 +254,7 @@ func (d *DefaultPreemption) victims(pod *v1.Pod, node string) sets.Set[types.UID
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	p := d.preempting[pod.UID]
-	if p == nil || p.node != node {
+	if p == nil || !p.by.nodes.Has(node) {
 		return nil
 	}
 	out := sets.New[types.UID]()
@@ -249,8 +275,8 @@ func preempted(pod *v1.Pod) bool {
 // come first.
 type candidate struct {
 	node       string
-	victims    []*v1.Pod
-	violations int // of disruption budgets
+	victims    []*v1.Pod // on this node, and of pod groups on others
+	violations int       // of disruption budgets
 	// sum is that of the victims' priorities, raised so that none is negative: more victims must never look better
 	// than fewer.
 	sum      int
@@ -265,6 +291,11 @@ func newCandidate(node string, victims []*v1.Pod, violations int) candidate {
 		c.sum += int(framework.Priority(v)) + math.MaxInt32 + 1
 	}
 	return c
+}
+
+// isLocal reports whether all victims are on the node.
+func (c candidate) isLocal() bool {
+	return !slices.ContainsFunc(c.victims, func(v *v1.Pod) bool { return v.Spec.NodeName != c.node })
 }
 
 // candidates tries the nodes, beginning at a random one, until it has found a tenth of them (by
@@ -293,7 +324,7 @@ func (d *DefaultPreemption) candidates(ctx context.Context, state fwk.CycleState
 		if !ok || t.status.IsSuccess() && t.budgets != budgets {
 			t = &tried{budgets: budgets}
 			t.candidate, t.status = d.try(search, state, pod, n, budgets)
-			if t.status.IsSuccess() || t.status.IsRejected() {
+			if t.status.IsRejected() || t.status.IsSuccess() && t.candidate.isLocal() {
 				rooms.Put(n, t)
 			}
 		}
@@ -327,9 +358,6 @@ func (d *DefaultPreemption) candidates(ctx context.Context, state fwk.CycleState
 // noVictims is the status of a node without less important pods.
 var noVictims = fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "No preemption victims found for incoming pod")
 
-// less reports whether a has a lower priority than b.
-func less(a, b *v1.Pod) bool { return framework.Priority(a) < framework.Priority(b) }
-
 // tried is what is found out about a node: the candidate, or why it is none. The budgets count for a candidate only.
 type tried struct {
 	candidate candidate
@@ -337,133 +365,77 @@ type tried struct {
 	budgets   *budgets
 }
 
-// try finds the victims on one node: first all pods of a lower priority go, then as many as possible
+// try finds the victims on one node: first all of a lower priority go, then as many as possible
 // come back, those that a budget protects first, and the more important ones before the others.
 func (d *DefaultPreemption) try(ctx context.Context, state fwk.CycleState, pod *v1.Pod, n fwk.NodeInfo, budgets *budgets) (candidate, *fwk.Status) {
-	var lower []fwk.PodInfo
-	for _, p := range n.GetPods() {
-		if less(p.GetPod(), pod) {
-			lower = append(lower, p)
-		}
-	}
+	lower := d.lower([]fwk.NodeInfo{n}, d.priority(pod))
 	if len(lower) == 0 {
 		return candidate{}, noVictims
 	}
+	name := n.Node().Name
 	state, n = state.Clone(), n.Snapshot()
-	remove := func(p fwk.PodInfo) *fwk.Status {
-		if err := n.RemovePod(klog.FromContext(ctx), p.GetPod()); err != nil {
-			return fwk.AsStatus(err)
+	// The other pods of a group may be on other nodes, of which only the filters' state is told.
+	change := func(v victim, one func(p fwk.PodInfo, n fwk.NodeInfo) *fwk.Status) *fwk.Status {
+		for _, p := range v.pods {
+			there := n
+			if node := p.GetPod().Spec.NodeName; node != name && v.group != nil {
+				var err error
+				if there, err = d.h.SnapshotSharedLister().NodeInfos().Get(node); err != nil {
+					return fwk.AsStatus(err)
+				}
+			}
+			if st := one(p, there); !st.IsSuccess() {
+				return st
+			}
 		}
-		return d.h.RunPreFilterExtensionRemovePod(ctx, state, pod, p, n)
+		return nil
 	}
-	for _, p := range lower {
-		if st := remove(p); !st.IsSuccess() {
+	remove := func(p fwk.PodInfo, there fwk.NodeInfo) *fwk.Status {
+		if there == n {
+			if err := n.RemovePod(klog.FromContext(ctx), p.GetPod()); err != nil {
+				return fwk.AsStatus(err)
+			}
+		}
+		return d.h.RunPreFilterExtensionRemovePod(ctx, state, pod, p, there)
+	}
+	add := func(p fwk.PodInfo, there fwk.NodeInfo) *fwk.Status {
+		if there == n {
+			n.AddPodInfo(p)
+		}
+		return d.h.RunPreFilterExtensionAddPod(ctx, state, pod, p, there)
+	}
+	for i := range lower {
+		if err := d.complete(&lower[i]); err != nil {
+			return candidate{}, fwk.AsStatus(err)
+		}
+		if st := change(lower[i], remove); !st.IsSuccess() {
 			return candidate{}, st
 		}
 	}
 	if st := d.h.RunFilterPluginsWithNominatedPods(ctx, state, pod, n); !st.IsSuccess() {
 		return candidate{}, st
 	}
-	slices.SortStableFunc(lower, func(a, b fwk.PodInfo) int { return compareImportance(a.GetPod(), b.GetPod()) })
+	slices.SortStableFunc(lower, compareVictims)
 	protected, free := split(lower, budgets)
-	var victims []*v1.Pod
+	var victims []victim
 	violations := 0
-	for i, p := range append(protected, free...) {
-		n.AddPodInfo(p)
-		if st := d.h.RunPreFilterExtensionAddPod(ctx, state, pod, p, n); !st.IsSuccess() {
+	for _, v := range append(protected, free...) {
+		if st := change(v, add); !st.IsSuccess() {
 			return candidate{}, st
 		}
 		if d.h.RunFilterPluginsWithNominatedPods(ctx, state, pod, n).IsSuccess() {
 			continue
 		}
-		if st := remove(p); !st.IsSuccess() {
+		if st := change(v, remove); !st.IsSuccess() {
 			return candidate{}, st
 		}
-		victims = append(victims, p.GetPod())
-		if i < len(protected) {
-			violations++
-		}
+		victims = append(victims, v)
+		violations += v.violations
 	}
 	if len(victims) == 0 {
-		return candidate{}, fwk.AsStatus(fmt.Errorf("expected at least one victim pod on node %q", n.Node().Name))
+		return candidate{}, fwk.AsStatus(fmt.Errorf("expected at least one victim pod on node %q", name))
 	}
-	return newCandidate(n.Node().Name, victims, violations), nil
-}
-
-// compareImportance puts the more important pod first: the one of the higher priority, and then the
-// one that has run longer.
-func compareImportance(a, b *v1.Pod) int {
-	if pa, pb := framework.Priority(a), framework.Priority(b); pa != pb {
-		return cmp.Compare(pb, pa)
-	}
-	return startOf(a).Compare(startOf(b))
-}
-
-// startOf returns when the pod has started: after all others if it has not.
-func startOf(pod *v1.Pod) time.Time {
-	if pod.Status.StartTime != nil {
-		return pod.Status.StartTime.Time
-	}
-	return never
-}
-
-var never = time.Unix(math.MaxInt32*1000, 0)
-
-// budgets are disruption budgets, and what each of them selects.
-type budgets struct {
-	all       []*policyv1.PodDisruptionBudget
-	selectors []labels.Selector
-}
-
-// listBudgets returns the same ones as last time if no budget has changed.
-func (d *DefaultPreemption) listBudgets() (*budgets, error) {
-	all, err := d.budgets.List(labels.Everything())
-	if err != nil {
-		return nil, err
-	}
-	slices.SortFunc(all, func(a, b *policyv1.PodDisruptionBudget) int { return cmp.Compare(a.UID, b.UID) })
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.last != nil && slices.Equal(d.last.all, all) {
-		return d.last, nil
-	}
-	d.last = &budgets{all: all}
-	for _, b := range all {
-		selector, err := metav1.LabelSelectorAsSelector(b.Spec.Selector)
-		if err != nil || selector.Empty() {
-			selector = labels.Nothing()
-		}
-		d.last.selectors = append(d.last.selectors, selector)
-	}
-	return d.last, nil
-}
-
-// split returns the pods whose end a disruption budget does not allow, and the others.
-func split(pods []fwk.PodInfo, budgets *budgets) (protected, free []fwk.PodInfo) {
-	left := make([]int32, len(budgets.all))
-	for i, b := range budgets.all {
-		left[i] = b.Status.DisruptionsAllowed
-	}
-	for _, p := range pods {
-		pod := p.GetPod()
-		violated := false
-		for i, b := range budgets.all {
-			if b.Namespace != pod.Namespace || len(pod.Labels) == 0 || !budgets.selectors[i].Matches(labels.Set(pod.Labels)) {
-				continue
-			}
-			if _, counted := b.Status.DisruptedPods[pod.Name]; counted {
-				continue
-			}
-			left[i]--
-			violated = violated || left[i] < 0
-		}
-		if violated {
-			protected = append(protected, p)
-		} else {
-			free = append(free, p)
-		}
-	}
-	return protected, free
+	return newCandidate(name, podsOf(victims), violations), nil
 }
 
 // compareCandidates puts the better one first, by these in turn: fewer violations of budgets, a lower
@@ -479,23 +451,25 @@ func compareCandidates(a, b candidate) int {
 	)
 }
 
-// start ends the victims. The scheduler goes on meanwhile; the pod is not tried before this is done,
-// and at once if it fails.
-func (d *DefaultPreemption) start(ctx context.Context, pod *v1.Pod, c candidate) {
-	preemptionVictims.Observe(float64(len(c.victims)))
-	p := &preemption{node: c.node}
+// start ends the victims. The scheduler goes on meanwhile; the preemptor's pods are not tried before this is done, and
+// at once if it fails.
+func (d *DefaultPreemption) start(ctx context.Context, by preemptor, victims []*v1.Pod) {
+	preemptionVictims.Observe(float64(len(victims)))
+	p := &preemption{by: by}
 	d.mu.Lock()
-	d.preempting[pod.UID] = p
+	for _, pod := range by.pods {
+		d.preempting[pod.UID] = p
+	}
 	d.mu.Unlock()
 	ctx = context.WithoutCancel(ctx)
 	go func() {
 		log := klog.FromContext(ctx)
 		began := time.Now()
-		err := errors.Join(d.denominate(ctx, pod, c.node), d.preempt(ctx, pod, c, p))
+		err := errors.Join(d.denominate(ctx, by), d.preempt(ctx, by, victims, p))
 		observePreemption(err, began)
 		if err != nil {
-			log.Error(err, "Cannot preempt all victims; the pod is tried again", "node", c.node)
-			d.forget(log, pod, p)
+			log.Error(err, "Cannot preempt all victims; the preemptor is tried again", "nodes", sets.List(by.nodes))
+			d.forget(log, p)
 			return
 		}
 		d.mu.Lock()
@@ -503,65 +477,85 @@ func (d *DefaultPreemption) start(ctx context.Context, pod *v1.Pod, c candidate)
 		again := p.asked && d.overLocked(p)
 		d.mu.Unlock()
 		if again {
-			d.activate(log, pod)
+			d.activate(log, by.pods...)
 		}
-		time.AfterFunc(preemptionSeen, func() { d.forget(log, pod, p) })
+		time.AfterFunc(preemptionSeen, func() { d.forget(log, p) })
 	}()
 }
 
-// forget forgets a preemption of the pod, unless there is a newer one. The pod does not wait for it any more.
-func (d *DefaultPreemption) forget(log klog.Logger, pod *v1.Pod, p *preemption) {
+// forget forgets a preemption, unless there is a newer one for the pods. They do not wait for it any more.
+func (d *DefaultPreemption) forget(log klog.Logger, p *preemption) {
+	var wait []*v1.Pod
 	d.mu.Lock()
-	last := d.preempting[pod.UID] == p
-	waits := last && (!p.done || !d.overLocked(p))
-	if last {
-		delete(d.preempting, pod.UID)
-	}
-	d.mu.Unlock()
-	if waits {
-		d.activate(log, pod)
-	}
-}
-
-func (d *DefaultPreemption) activate(log klog.Logger, pod *v1.Pod) {
-	d.h.Activate(log, map[string]*v1.Pod{pod.Namespace + "/" + pod.Name: pod})
-}
-
-// denominate takes the nomination from pods of a lower priority for the same node, so that they look
-// for another place.
-func (d *DefaultPreemption) denominate(ctx context.Context, pod *v1.Pod, node string) error {
-	var errs []error
-	for _, n := range d.h.NominatedPodsForNode(node) {
-		other := n.GetPod()
-		if framework.Priority(other) >= framework.Priority(pod) {
+	over := p.done && d.overLocked(p)
+	for _, pod := range p.by.pods {
+		if d.preempting[pod.UID] != p {
 			continue
 		}
-		d.h.DeleteNominatedPodIfExists(other)
-		errs = append(errs, d.patch(ctx, other, map[string]any{"nominatedNodeName": nil}))
-		d.activate(klog.FromContext(ctx), other)
+		delete(d.preempting, pod.UID)
+		if !over {
+			wait = append(wait, pod)
+		}
+	}
+	d.mu.Unlock()
+	d.activate(log, wait...)
+}
+
+func (d *DefaultPreemption) activate(log klog.Logger, pods ...*v1.Pod) {
+	if len(pods) == 0 {
+		return
+	}
+	byName := map[string]*v1.Pod{}
+	for _, pod := range pods {
+		byName[pod.Namespace+"/"+pod.Name] = pod
+	}
+	d.h.Activate(log, byName)
+}
+
+// denominate takes the nomination from pods of a lower priority for the same nodes, so that they look
+// for another place.
+func (d *DefaultPreemption) denominate(ctx context.Context, by preemptor) error {
+	var errs []error
+	for node := range by.nodes {
+		for _, n := range d.h.NominatedPodsForNode(node) {
+			other := n.GetPod()
+			if d.priority(other) >= by.priority || by.has(other) {
+				continue
+			}
+			d.h.DeleteNominatedPodIfExists(other)
+			errs = append(errs, d.patch(ctx, other, map[string]any{"nominatedNodeName": nil}))
+			d.activate(klog.FromContext(ctx), other)
+		}
 	}
 	return errors.Join(errs...)
 }
 
-func (d *DefaultPreemption) preempt(ctx context.Context, pod *v1.Pod, c candidate, p *preemption) error {
-	errs := make([]error, len(c.victims))
-	d.h.Parallelizer().Until(ctx, len(c.victims), func(i int) {
-		if c.victims[i].DeletionTimestamp == nil {
-			errs[i] = d.end(ctx, pod, c.victims[i], p)
+func (d *DefaultPreemption) preempt(ctx context.Context, by preemptor, victims []*v1.Pod, p *preemption) error {
+	if err := d.tellGroups(ctx, by, victims); err != nil {
+		return err
+	}
+	errs := make([]error, len(victims))
+	d.h.Parallelizer().Until(ctx, len(victims), func(i int) {
+		if victims[i].DeletionTimestamp == nil {
+			errs[i] = d.end(ctx, by, victims[i], p)
 		}
 	}, d.Name())
 	return errors.Join(errs...)
 }
 
+// message is that of the DisruptionTarget conditions of those who are preempted.
+func (p preemptor) message() string {
+	return fmt.Sprintf("%s: preempting to accommodate a higher priority %s", p.pods[0].Spec.SchedulerName, p.kind)
+}
+
 // end ends one victim. One that is only about to be bound goes back to the queue.
-func (d *DefaultPreemption) end(ctx context.Context, pod, victim *v1.Pod, p *preemption) error {
-	note := fmt.Sprintf("Preempted by pod %v on node %v", pod.UID, p.node)
+func (d *DefaultPreemption) end(ctx context.Context, by preemptor, victim *v1.Pod, p *preemption) error {
+	note := fmt.Sprintf("Preempted by %s %v on node %v", by.kind, by.uid, victim.Spec.NodeName)
 	if d.takeBack(victim) {
 		note += " (in kube-scheduler memory)."
 	} else {
 		condition := v1.PodCondition{
-			Type: v1.DisruptionTarget, Status: v1.ConditionTrue, Reason: v1.PodReasonPreemptionByScheduler,
-			Message:            pod.Spec.SchedulerName + ": preempting to accommodate a higher priority pod",
+			Type: v1.DisruptionTarget, Status: v1.ConditionTrue, Reason: v1.PodReasonPreemptionByScheduler, Message: by.message(),
 			ObservedGeneration: victim.Generation, LastTransitionTime: metav1.Now(),
 		}
 		err := d.patch(ctx, victim, map[string]any{"conditions": []v1.PodCondition{condition}})
@@ -579,7 +573,7 @@ func (d *DefaultPreemption) end(ctx context.Context, pod, victim *v1.Pod, p *pre
 			return nil
 		}
 	}
-	d.h.EventRecorder().WithLogger(klog.FromContext(ctx)).Eventf(victim, pod, v1.EventTypeNormal, "Preempted", "Preempting", "%s", note)
+	d.h.EventRecorder().WithLogger(klog.FromContext(ctx)).Eventf(victim, by.object, v1.EventTypeNormal, "Preempted", "Preempting", "%s", note)
 	return nil
 }
 

@@ -218,12 +218,12 @@ func (f NodeResourcesFit) freed(_ klog.Logger, pod *v1.Pod, oldObj, _ any) (fwk.
 		return fwk.QueueSkip, nil
 	}
 	h, ok := f.handle.(interface {
-		Taken(node string, priority int32) (has, taken fwk.Resource, pods int, known bool)
+		Taken(node string, by *v1.Pod) (has, taken fwk.Resource, pods int, known bool)
 	})
 	if !ok {
 		return fwk.Queue, nil
 	}
-	has, taken, others, known := h.Taken(node, framework.Priority(pod))
+	has, taken, others, known := h.Taken(node, pod)
 	if !known {
 		return fwk.Queue, nil
 	}
@@ -231,11 +231,12 @@ func (f NodeResourcesFit) freed(_ klog.Logger, pod *v1.Pod, oldObj, _ any) (fwk.
 	return framework.QueueWhen(len(reasons) == 0)
 }
 
-// HintShape returns what a pod asks for: nothing else of it matters to the hints.
+// HintShape returns what a pod asks for, and what its priority is or depends on: nothing else of it matters to the hints.
 func (NodeResourcesFit) HintShape(pod *v1.Pod) string {
 	asks := framework.Requests(pod)
+	group, _ := pods.Group(pod)
 	var b strings.Builder
-	fmt.Fprint(&b, framework.Priority(pod), devices.ExtendedResources(pod))
+	fmt.Fprint(&b, framework.Priority(pod), group, devices.ExtendedResources(pod))
 	for _, name := range slices.Sorted(maps.Keys(asks)) {
 		q := asks[name]
 		b.WriteString(string(" " + name + "=" + v1.ResourceName(q.String())))

@@ -17,9 +17,9 @@ type takenHandle struct {
 	has, taken string
 }
 
-func (h takenHandle) Taken(node string, priority int32) (has, taken fwk.Resource, pods int, known bool) {
+func (h takenHandle) Taken(node string, by *v1.Pod) (has, taken fwk.Resource, pods int, known bool) {
 	taken = &framework.Resource{}
-	if priority <= 5 {
+	if framework.Priority(by) <= 5 {
 		taken, pods = framework.NewResource(amounts(h.taken)), 1
 	}
 	return framework.NewResource(amounts(h.has)), taken, pods, node == "n"

@@ -1,0 +1,144 @@
+package scheduler
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	schedulingv1alpha3 "k8s.io/api/scheduling/v1alpha3"
+	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+
+	"wherry.dev/internal/scheduler/framework"
+)
+
+// makeGroupRoom asks PodGroupPostFilter plugins, after no pod of a group could be placed, or too few of a gang. It notes
+// for each pod what becomes of its nomination, and returns why there is no way to make room, or "".
+func (s *Scheduler) makeGroupRoom(ctx context.Context, g *groupCycle) string {
+	if g.group == nil {
+		return ""
+	}
+	s.cache.Update(s.snapshot)
+	profile := g.attempts[0].profile
+	began := time.Now()
+	r, st := profile.PodGroupPostFilter(ctx, g.state, g.info(), func(ctx context.Context) (*fwk.PodGroupAssignments, *fwk.Status) {
+		return s.rehearse(ctx, g)
+	})
+	framework.ObservePoint("PodGroupPostFilter", profile.Name, st.Code(), time.Since(began))
+	if r != nil {
+		for _, m := range g.attempts {
+			m.nominated = r.NominatingInfos[types.NamespacedName{Namespace: m.pod().Namespace, Name: m.pod().Name}]
+		}
+	}
+	if !st.IsSuccess() && !st.IsRejected() {
+		klog.FromContext(ctx).Error(st.AsError(), "Cannot find out whether room can be made for the pod group")
+		for _, m := range g.attempts {
+			if fit, ok := m.err.(*fitError); ok { //nolint:errorlint // it is this attempt's own
+				fit.roomUnknown = true
+			}
+		}
+	}
+	return st.Message()
+}
+
+// rehearse looks for nodes for the pods of a group that have none, as its cycle does, but only on the snapshot, with
+// what has been changed there. Afterwards the snapshot is as before.
+func (s *Scheduler) rehearse(ctx context.Context, g *groupCycle) (*fwk.PodGroupAssignments, *fwk.Status) {
+	if s.snapshot.StartMutations() == nil { // else the plugin has, and ends them
+		defer func() { _ = s.snapshot.EndMutations() }()
+	}
+	trial := &groupCycle{group: g.group, state: framework.NewGroupCycle()}
+	for _, m := range g.attempts { // what room was made for earlier does not matter to the others of the group
+		s.queue.Nominator().DeleteNominatedPodIfExists(m.info.GetPod())
+	}
+	out := &fwk.PodGroupAssignments{}
+	var why error
+	for _, m := range g.attempts {
+		a := &attempt{
+			profile: m.profile, info: m.info, state: framework.NewCycleState(m.info.PodInfo), start: time.Now(),
+			group: trial, rehearsal: true,
+		}
+		a.state.InGroup(trial.state)
+		leave, err := s.pretend(m.ctx, a) //nolint:contextcheck // gather made it of ctx
+		if ctx.Err() != nil {
+			return nil, fwk.AsStatus(context.Cause(ctx))
+		}
+		if err != nil {
+			if u, p := rejectedBy(err); u.Len()+p.Len() == 0 {
+				return nil, fwk.AsStatus(err)
+			}
+			if why == nil {
+				why = err
+			}
+			continue
+		}
+		defer leave()
+		out.ProposedAssignments = append(out.ProposedAssignments, proposal{a})
+	}
+	if n := len(out.ProposedAssignments); n == 0 || g.gang() && n < s.missing(g) {
+		return nil, fwk.NewStatus(fwk.Unschedulable, fmt.Sprintf("%d pod(s) of %d could be scheduled: %v", n, len(g.attempts), why))
+	}
+	return out, nil
+}
+
+// pretend finds the pod's node in the snapshot and puts the pod there, until leave is called.
+func (s *Scheduler) pretend(ctx context.Context, a *attempt) (leave func(), err error) {
+	if err := s.choose(ctx, a); err != nil {
+		return nil, err
+	}
+	assumed := a.info.On(a.node)
+	if err := s.snapshot.AddPod(assumed, a.node); err != nil {
+		return nil, err
+	}
+	a.assumed = assumed
+	leave = func() {
+		a.profile.RunReservePluginsUnreserve(ctx, a.state, a.pod(), a.node)
+		if err := s.snapshot.RemovePod(klog.FromContext(ctx), a.pod(), a.node); err != nil {
+			klog.FromContext(ctx).Error(err, "The scheduler's snapshot is inconsistent")
+		}
+	}
+	if st := a.profile.RunReservePluginsReserve(ctx, a.state, a.pod(), a.node); !st.IsSuccess() {
+		leave()
+		return nil, statusError(st, a.node)
+	}
+	return leave, nil
+}
+
+// proposal is an attempt that has found a node, as plugins see it.
+type proposal struct{ *attempt }
+
+var _ fwk.ProposedAssignment = proposal{}
+
+func (p proposal) GetPod() *v1.Pod               { return p.info.GetPod() }
+func (p proposal) GetPodInfo() fwk.PodInfo       { return p.assumed }
+func (p proposal) GetNodeName() string           { return p.node }
+func (p proposal) GetCycleState() fwk.CycleState { return p.state }
+
+// groupInfo is a group with its pods that are looked at, as plugins see it.
+type groupInfo struct{ *groupCycle }
+
+var _ fwk.PodGroupInfo = groupInfo{}
+
+func (g *groupCycle) info() fwk.PodGroupInfo { return groupInfo{g} }
+
+func (g groupInfo) GetUnscheduledPods() []*v1.Pod {
+	out := make([]*v1.Pod, len(g.attempts))
+	for i, m := range g.attempts {
+		out[i] = m.info.GetPod()
+	}
+	return out
+}
+
+func (g groupInfo) GetName() string      { return g.group.Name }
+func (g groupInfo) GetNamespace() string { return g.group.Namespace }
+func (groupInfo) GetType() fwk.EntityKeyType {
+	return fwk.PodGroupKeyType
+}
+func (g groupInfo) GetKey() string { return g.group.Namespace + "/" + g.group.Name }
+
+func (g groupInfo) GetPodGroup() *schedulingv1beta1.PodGroup                  { return g.group }
+func (groupInfo) GetCompositePodGroup() *schedulingv1alpha3.CompositePodGroup { return nil }
+func (groupInfo) GetChildren() []fwk.PodGroupInfo                             { return nil }
