@@ -115,7 +115,8 @@ one of them leads (--leader-elect). Health, metrics and profiles are served over
 	f.BoolVar(&o.profiling, "profiling", true, "serve /debug/pprof; without effect if there is --config")
 	f.BoolVar(&o.contention, "contention-profiling", true, "record who waits for locks, if profiles are served; without effect if there is --config")
 	f.Var(cliflag.NewMapStringBool(&o.gates), "feature-gates",
-		"gates of features that are not final: GenericWorkload=true schedules pod groups; others have no effect")
+		"gates of features that are not final: GenericWorkload=true schedules pod groups, TopologyAwareWorkloadScheduling=true "+
+			"those that want nodes of one domain; others have no effect")
 	f.Float32Var(&o.qps, "kube-api-qps", -1, "most requests per second that the scheduler sends; negative for no limit")
 	f.IntVar(&o.burst, "kube-api-burst", 100, "most requests that the scheduler sends at once, with --kube-api-qps")
 	leaderoptions.BindLeaderElectionFlags(&cfg.LeaderElection, f)
@@ -157,9 +158,12 @@ func (o *schedulerOptions) load(ctx context.Context, flags *pflag.FlagSet, cfg *
 		cfg.NoProfiling, cfg.ContentionProfiling = !o.profiling, o.profiling && o.contention
 	}
 	for name, on := range o.gates {
-		if name = component.Gate(name); name == gated.GenericWorkload {
+		switch name = component.Gate(name); name {
+		case gated.GenericWorkload:
 			cfg.PodGroups = on
-		} else {
+		case gated.TopologyAwareWorkloadScheduling:
+			cfg.Topology = on
+		default:
 			klog.FromContext(ctx).Info("Feature gate has no effect", "flag", "--feature-gates", "gate", name)
 		}
 	}

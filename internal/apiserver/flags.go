@@ -167,9 +167,12 @@ func (c *Config) setFeatures(log logr.Logger) error {
 		name = component.Gate(name)
 		if _, ok := known[featuregate.Feature(name)]; ok {
 			set[name] = on
-		} else if name != gated.GenericWorkload && name != gated.CSIVolumeHealth {
+		} else if !gated.Known(name) {
 			log.Info("Feature gate has no effect", "flag", "--feature-gates", "gate", name)
 		}
+	}
+	if c.gate(gated.TopologyAwareWorkloadScheduling) && !c.PodGroups() {
+		return fmt.Errorf("--feature-gates: %s takes %s, too", gated.TopologyAwareWorkloadScheduling, gated.GenericWorkload)
 	}
 	if err := gates.SetFromMap(set); err != nil {
 		return fmt.Errorf("--feature-gates: %w", err)

@@ -111,9 +111,14 @@ func (c *Config) gate(gate string) bool {
 	return false
 }
 
+// Features returns those that are on though they are off by default.
+func (s *Server) Features() gated.Features { return s.cfg.features() }
+
 // features are those that are on though they are off by default.
 func (c *Config) features() gated.Features {
-	return gated.Features{PodGroups: c.PodGroups(), VolumeHealth: c.gate(gated.CSIVolumeHealth)}
+	return gated.Features{
+		PodGroups: c.PodGroups(), Topology: c.gate(gated.TopologyAwareWorkloadScheduling), VolumeHealth: c.gate(gated.CSIVolumeHealth),
+	}
 }
 
 // missingAPIs returns an error for each resource that is required and switched off, or the one error

@@ -109,6 +109,7 @@ func (d *Daemon) newScheduler(ctx context.Context, f informers.SharedInformerFac
 	}
 	cfg.Informers, cfg.Serves = f, d.api.Serves
 	cfg.PodGroups = d.api.Serves(schedulingv1beta1.SchemeGroupVersion.WithResource("podgroups"))
+	cfg.Topology = cfg.PodGroups && d.api.Features().Topology
 	s, err := scheduler.New(ctx, client, cfg)
 	if err != nil {
 		return nil, err

@@ -23,6 +23,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/utils/ptr"
 
+	"wherry.dev/internal/api/gated"
 	"wherry.dev/internal/safepath"
 	"wherry.dev/internal/scheduler/extender"
 	"wherry.dev/internal/scheduler/framework"
@@ -41,8 +42,7 @@ type Config struct {
 	PercentageOfNodesToScore int32
 	// MemoNodes is from how many nodes on what plugins said about a node is remembered for pods of one shape.
 	MemoNodes int
-	// PodGroups is the gate GenericWorkload: the pods of a pod group are scheduled together.
-	PodGroups bool
+	plugins.Gates
 	// Extenders are asked after the plugins, in this order.
 	Extenders []fwk.Extender
 	// Registry has plugins beside the default ones.
@@ -237,23 +237,28 @@ func convertProfile(p *configv1.KubeSchedulerProfile) (ProfileConfig, error) {
 			}
 		}
 	}
-	for point, set := range map[string]configv1.PluginSet{
-		"placementGenerate": p.Plugins.PlacementGenerate, "placementScore": p.Plugins.PlacementScore,
-	} {
-		if len(set.Enabled) > 0 {
-			errs = append(errs, fmt.Errorf("plugins.%s: this scheduler does not place pod groups by topology", point))
-		}
-	}
 	slices.SortFunc(errs, func(a, b error) int { return cmp.Compare(a.Error(), b.Error()) })
 	return out, errors.Join(errs...)
 }
 
 // profiles makes the plugins of every configured scheduler name. All must sort the one queue alike.
 func (c Config) profiles(ctx context.Context, shared *framework.Shared) (map[string]*framework.Profile, error) {
+	if err := c.Check(); err != nil {
+		return nil, err
+	}
 	registry := plugins.Registry()
-	if !c.PodGroups {
-		registry[plugins.GangScheduling] = func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) {
-			return nil, errors.New("it takes the feature gate GenericWorkload: --feature-gates=GenericWorkload=true")
+	for name, gate := range map[string]struct {
+		on   bool
+		name string
+	}{
+		plugins.GangScheduling:             {c.PodGroups, gated.GenericWorkload},
+		plugins.TopologyPlacementGenerator: {c.Topology, gated.TopologyAwareWorkloadScheduling},
+		plugins.PodGroupPodsCount:          {c.Topology, gated.TopologyAwareWorkloadScheduling},
+	} {
+		if !gate.on {
+			registry[name] = func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) {
+				return nil, fmt.Errorf("it takes the feature gate %[1]s: --feature-gates=%[1]s=true", gate.name)
+			}
 		}
 	}
 	for name, f := range c.Registry {
@@ -272,7 +277,7 @@ func (c Config) profiles(ctx context.Context, shared *framework.Shared) (map[str
 			return nil, fmt.Errorf("scheduler profile %s is listed twice", pc.SchedulerName)
 		}
 		args := ignore(pc.Args, shared.Extenders)
-		p, err := framework.NewProfile(ctx, pc.SchedulerName, registry, framework.Merge(plugins.Default(c.PodGroups), pc.Plugins), args, shared)
+		p, err := framework.NewProfile(ctx, pc.SchedulerName, registry, framework.Merge(plugins.Default(c.Gates), pc.Plugins), args, shared)
 		if err != nil {
 			return nil, err
 		}

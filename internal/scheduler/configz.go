@@ -44,7 +44,7 @@ func (c *Config) Effective() *configv1.KubeSchedulerConfiguration {
 		}
 		to := &out.Profiles[i]
 		to.SchedulerName, to.PercentageOfNodesToScore = new(p.SchedulerName), p.PercentageOfNodesToScore
-		to.Plugins = framework.Merge(plugins.Default(c.PodGroups), p.Plugins)
+		to.Plugins = framework.Merge(plugins.Default(c.Gates), p.Plugins)
 	}
 	return out
 }

@@ -98,9 +98,16 @@ func (s *Scheduler) groupCycle(ctx context.Context, g *groupCycle) error {
 	if err := g.oneScheduler(); err != nil {
 		return g.failAll(err)
 	}
+	defer s.snapshot.ForgetPlacement()
+	where, err := s.narrow(ctx, g)
+	if err != nil {
+		return g.failAll(err)
+	}
 	for _, m := range g.attempts {
 		m.err = s.schedulingCycle(m.ctx, m.attempt) //nolint:contextcheck // gather made it of ctx
 	}
+	s.snapshot.ForgetPlacement()
+	g.blame(where.by)
 	if !g.gang() {
 		if g.placed() == 0 {
 			s.makeGroupRoom(ctx, g)
@@ -127,11 +134,62 @@ func (s *Scheduler) groupCycle(ctx context.Context, g *groupCycle) error {
 			fit.roomUnknown = false
 		}
 	}
-	err := fmt.Errorf("%d pod(s) of %d could be scheduled, minCount is %d: %w", could, len(g.attempts), plugins.MinCount(g.group), why)
+	err = fmt.Errorf("%d pod(s) of %d could be scheduled, minCount is %d: %w", could, len(g.attempts), plugins.MinCount(g.group), why)
+	if where.of > 1 {
+		err = fmt.Errorf("0/%d placements are available, first placement status: %w", where.of, err)
+	}
 	if note := s.makeGroupRoom(ctx, g); note != "" {
 		err = fmt.Errorf("%w %s", err, note)
 	}
 	return err
+}
+
+// narrowed is to which placement a snapshot was narrowed for a group: one of several that a plugin has made, or to none.
+type narrowed struct {
+	by string
+	of int
+}
+
+// narrow looks for the best placement for the group, if a plugin does not let it have all nodes, and narrows the snapshot
+// to that. If the group fits in none, it is the first one.
+func (s *Scheduler) narrow(ctx context.Context, g *groupCycle) (narrowed, error) {
+	if !s.placing || g.group == nil {
+		return narrowed{}, nil
+	}
+	s.cache.Update(s.snapshot)
+	placements, by, st := g.attempts[0].profile.Placements(ctx, g.state, g.info(), s.snapshot.Nodes())
+	if !st.IsSuccess() {
+		if !st.IsRejected() {
+			return narrowed{}, st.AsError()
+		}
+		fit := newFitError(len(s.snapshot.Nodes()))
+		fit.rejectAll(st)
+		return narrowed{}, fit
+	}
+	if len(placements) == 0 {
+		return narrowed{}, nil
+	}
+	best := s.best(ctx, g, placements)
+	if !best.status.IsSuccess() && !best.status.IsRejected() {
+		return narrowed{}, best.status.AsError()
+	}
+	for _, m := range g.attempts {
+		for _, a := range best.ProposedAssignments {
+			if a.GetPod().UID == m.pod().UID {
+				m.planned = a.GetNodeName()
+			}
+		}
+	}
+	return narrowed{by, len(placements)}, s.snapshot.AssumePlacement(best.Placement)
+}
+
+// blame notes that a plugin kept the pods without a node off other nodes.
+func (g *groupCycle) blame(plugin string) {
+	for _, m := range g.attempts {
+		if fit, ok := errors.AsType[*fitError](m.err); ok && plugin != "" {
+			fit.plugins.Insert(plugin)
+		}
+	}
 }
 
 // placed returns how many pods of the group have a node.

@@ -44,17 +44,81 @@ func (s *Scheduler) makeGroupRoom(ctx context.Context, g *groupCycle) string {
 	return st.Message()
 }
 
+// rehearsal is what came of looking for nodes for the pods of a group.
+type rehearsal struct {
+	*fwk.PodGroupAssignments
+	state  *framework.CycleState // of the placement
+	status *fwk.Status
+}
+
 // rehearse looks for nodes for the pods of a group that have none, as its cycle does, but only on the snapshot, with
 // what has been changed there. Afterwards the snapshot is as before.
 func (s *Scheduler) rehearse(ctx context.Context, g *groupCycle) (*fwk.PodGroupAssignments, *fwk.Status) {
-	if s.snapshot.StartMutations() == nil { // else the plugin has, and ends them
+	placements, _, st := g.attempts[0].profile.Placements(ctx, g.state, g.info(), s.snapshot.Nodes())
+	if !st.IsSuccess() {
+		return nil, st
+	}
+	best := s.best(ctx, g, placements)
+	return best.PodGroupAssignments, best.status
+}
+
+// best rehearses all placements, or that on all nodes if there are none, and returns the best one in which the group
+// fits. If it fits in none, it returns the first one, with a status for all of them.
+func (s *Scheduler) best(ctx context.Context, g *groupCycle, placements []*fwk.Placement) *rehearsal {
+	if s.snapshot.StartMutations() == nil { // else a plugin has, and ends them
 		defer func() { _ = s.snapshot.EndMutations() }()
 	}
-	trial := &groupCycle{group: g.group, state: framework.NewGroupCycle()}
 	for _, m := range g.attempts { // what room was made for earlier does not matter to the others of the group
 		s.queue.Nominator().DeleteNominatedPodIfExists(m.info.GetPod())
 	}
-	out := &fwk.PodGroupAssignments{}
+	if len(placements) == 0 {
+		return s.try(ctx, g, nil)
+	}
+	var first *rehearsal
+	var fit []*rehearsal
+	for _, p := range placements {
+		if err := s.snapshot.AssumePlacement(p); err != nil {
+			return &rehearsal{status: fwk.AsStatus(err)}
+		}
+		r := s.try(ctx, g, p)
+		s.snapshot.ForgetPlacement()
+		switch {
+		case r.status.IsSuccess():
+			fit = append(fit, r)
+		case !r.status.IsRejected():
+			return r
+		}
+		if first == nil {
+			first = r
+		}
+	}
+	switch len(fit) {
+	case 0:
+		why := fmt.Sprintf("0/%d placements are available, first placement status: %s", len(placements), first.status.Message())
+		first.status = fwk.NewStatus(fwk.Unschedulable, why)
+		return first
+	case 1:
+		return fit[0]
+	}
+	states, assigned := make([]fwk.PlacementCycleState, len(fit)), make([]*fwk.PodGroupAssignments, len(fit))
+	for i, r := range fit {
+		states[i], assigned[i] = r.state, r.PodGroupAssignments
+	}
+	i, st := g.attempts[0].profile.BestPlacement(ctx, states, g.info(), assigned)
+	if !st.IsSuccess() {
+		return &rehearsal{status: st}
+	}
+	return fit[i]
+}
+
+// try rehearses one placement, to which the snapshot is narrowed; nil is all nodes.
+func (s *Scheduler) try(ctx context.Context, g *groupCycle, placement *fwk.Placement) *rehearsal {
+	trial := &groupCycle{group: g.group, state: framework.NewGroupCycle()}
+	r := &rehearsal{PodGroupAssignments: &fwk.PodGroupAssignments{Placement: placement}}
+	if placement != nil {
+		r.state = framework.NewCycleState(nil)
+		r.state.InGroup(trial.state)
+	}
 	var why error
 	for _, m := range g.attempts {
 		a := &attempt{
@@ -62,13 +126,14 @@ func (s *Scheduler) rehearse(ctx context.Context, g *groupCycle) (*fwk.PodGroupA
 			group: trial, rehearsal: true,
 		}
 		a.state.InGroup(trial.state)
+		a.state.InPlacement(r.state)
 		leave, err := s.pretend(m.ctx, a) //nolint:contextcheck // gather made it of ctx
 		if ctx.Err() != nil {
-			return nil, fwk.AsStatus(context.Cause(ctx))
+			return &rehearsal{status: fwk.AsStatus(context.Cause(ctx))}
 		}
 		if err != nil {
 			if u, p := rejectedBy(err); u.Len()+p.Len() == 0 {
-				return nil, fwk.AsStatus(err)
+				return &rehearsal{status: fwk.AsStatus(err)}
 			}
 			if why == nil {
 				why = err
@@ -76,12 +141,12 @@ func (s *Scheduler) rehearse(ctx context.Context, g *groupCycle) (*fwk.PodGroupA
 			continue
 		}
 		defer leave()
-		out.ProposedAssignments = append(out.ProposedAssignments, proposal{a})
+		r.ProposedAssignments = append(r.ProposedAssignments, proposal{a})
 	}
-	if n := len(out.ProposedAssignments); n == 0 || g.gang() && n < s.missing(g) {
-		return nil, fwk.NewStatus(fwk.Unschedulable, fmt.Sprintf("%d pod(s) of %d could be scheduled: %v", n, len(g.attempts), why))
+	if n := len(r.ProposedAssignments); n == 0 || g.gang() && n < s.missing(g) {
+		r.status = fwk.NewStatus(fwk.Unschedulable, fmt.Sprintf("%d pod(s) of %d could be scheduled: %v", n, len(g.attempts), why))
 	}
-	return out, nil
+	return r
 }
 
 // pretend finds the pod's node in the snapshot and puts the pod there, until leave is called.

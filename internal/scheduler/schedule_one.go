@@ -33,6 +33,8 @@ type attempt struct {
 	assumed *framework.PodInfo // the pod as it is there
 	// nominated is what becomes of the pod's nomination if it has no node; nil: nothing.
 	nominated *fwk.NominatingInfo
+	// planned is the node that was found in a rehearsal: it is looked at first.
+	planned string
 	// rehearsal means that it is only to be found out whether the pod fits.
 	rehearsal bool
 }
@@ -145,9 +147,8 @@ func (s *Scheduler) findNodes(ctx context.Context, a *attempt) ([]fwk.NodeInfo, 
 		return nil, s.makeRoom(ctx, a, fit)
 	}
 	nodes := all
-	if narrowed.Names == nil {
-		a.profile.Recall(ctx, a.state, a.pod(), len(all), s.snapshot.Order(), a.start)
-	} else {
+	switch {
+	case narrowed.Names != nil:
 		fit.exclude(narrowed.By)
 		nodes = make([]fwk.NodeInfo, 0, narrowed.Names.Len())
 		for name := range narrowed.Names {
@@ -155,9 +156,11 @@ func (s *Scheduler) findNodes(ctx context.Context, a *attempt) ([]fwk.NodeInfo, 
 				nodes = append(nodes, n)
 			}
 		}
+	case !s.snapshot.Narrowed(): // what is remembered is of all nodes
+		a.profile.Recall(ctx, a.state, a.pod(), len(all), s.snapshot.Order(), a.start)
 	}
-	// Room was made for the pod on its nominated node: no need to look at the others.
-	if name := a.pod().Status.NominatedNodeName; name != "" && (narrowed.Names == nil || narrowed.Names.Has(name)) {
+	// Room was found for the pod on its planned or nominated node: no need to look at the others.
+	if name := cmp.Or(a.planned, a.pod().Status.NominatedNodeName); name != "" && (narrowed.Names == nil || narrowed.Names.Has(name)) {
 		if n, err := s.snapshot.Get(name); err == nil {
 			if feasible, err := s.filter(ctx, a, []fwk.NodeInfo{n}, 1, fit); err != nil || len(feasible) > 0 {
 				return feasible, err

@@ -45,6 +45,8 @@ type Scheduler struct {
 	groups        *groups.Groups
 	// grouped means that the pods of a pod group are scheduled together.
 	grouped bool
+	// placing means that plugins may say to which nodes a group is limited.
+	placing bool
 	// cycle is held during a scheduling cycle, and by who looks at its snapshot between two.
 	cycle     sync.Mutex
 	snapshot  *schedcache.Snapshot
@@ -71,7 +73,7 @@ type Scheduler struct {
 func New(ctx context.Context, client clientset.Interface, cfg Config) (*Scheduler, error) {
 	s := &Scheduler{
 		client: client, hints: map[string]map[string][]fwk.ClusterEventWithHint{},
-		cache: schedcache.New(klog.FromContext(ctx)), grouped: cfg.PodGroups,
+		cache: schedcache.New(klog.FromContext(ctx)), grouped: cfg.PodGroups, placing: cfg.Topology,
 		recorders:  map[string]events.EventRecorderLogger{},
 		events:     events.NewBroadcaster(&events.EventSinkImpl{Interface: client.EventsV1()}),
 		percentage: cfg.PercentageOfNodesToScore, ready: make(chan struct{}),

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
+	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -15,6 +16,8 @@ type squad struct {
 	made  int // how many pods it has had
 	// priority is the group's, and its pods'.
 	priority int32
+	// zoned means that all of its pods are to be in one zone.
+	zoned bool
 	// torn means that the scheduler was stopped while the group existed: it may have stopped between two bindings.
 	torn bool
 }
@@ -38,7 +41,12 @@ func (l *life) groupStep() {
 		if l.r.IntN(3) == 0 {
 			whole(g)
 		}
-		l.note("group %s: at least %d, priority %d, disruption mode %+v", s.name, s.least, s.priority, g.Spec.DisruptionMode)
+		if s.zoned = l.cfg.Topology && l.r.IntN(2) == 0; s.zoned {
+			g.Spec.SchedulingConstraints = &schedulingv1beta1.PodGroupSchedulingConstraints{
+				Topology: []schedulingv1beta1.TopologyConstraint{{Key: v1.LabelTopologyZone}},
+			}
+		}
+		l.note("group %s: at least %d, priority %d, in one zone %v, disruption mode %+v", s.name, s.least, s.priority, s.zoned, g.Spec.DisruptionMode)
 		if l.r.IntN(3) > 0 { // else the pods come first
 			_, err := groups.Create(l.t.Context(), g, metav1.CreateOptions{})
 			fail(err)
@@ -110,23 +118,58 @@ func (l *life) checkGroups(w world, pods []*v1.Pod) string {
 		if exist < s.least {
 			continue
 		}
-		if could := w.room(waits); could > 0 && bound+could >= s.least {
-			return fmt.Sprintf("%d pods of the group %s run and %d more could, at least %d must; one was told %q", bound, s.name, could, s.least, told(waits[0]))
+		places := []map[string]*v1.Node{w.nodes}
+		if s.zoned {
+			places = w.zones(s.name)
 		}
-		without := w
-		without.pods = slices.DeleteFunc(slices.Clone(w.pods), func(p *v1.Pod) bool { return *p.Spec.Priority < s.priority })
-		if could := without.room(waits); could > 0 && bound+could >= s.least {
-			return fmt.Sprintf("%d pods of the group %s run and %d more could without pods of a lower priority than %d, at least %d must; one was told %q",
-				bound, s.name, could, s.priority, s.least, told(waits[0]))
+		for _, nodes := range places {
+			if could := w.room(waits, nodes); could > 0 && bound+could >= s.least {
+				return fmt.Sprintf("%d pods of the group %s run and %d more could, at least %d must; one was told %q", bound, s.name, could, s.least, told(waits[0]))
+			}
+			without := w
+			without.pods = slices.DeleteFunc(slices.Clone(w.pods), func(p *v1.Pod) bool { return *p.Spec.Priority < s.priority })
+			if could := without.room(waits, nodes); could > 0 && bound+could >= s.least {
+				return fmt.Sprintf("%d pods of the group %s run and %d more could without pods of a lower priority than %d, at least %d must; one was told %q",
+					bound, s.name, could, s.priority, s.least, told(waits[0]))
+			}
 		}
 	}
 	return ""
 }
 
-// room returns for how many of the pods there is room at once.
-func (w world) room(pods []*v1.Pod) (could int) {
+// zones returns the nodes of each zone in which further pods of a group may be that is to be in one: all, or that of its
+// pods that run. If nodes have changed their zones under these, it may be that none is left.
+func (w world) zones(group string) (out []map[string]*v1.Node) {
+	zones, taken := map[string]map[string]*v1.Node{}, map[string]bool{}
+	for name, n := range w.nodes {
+		zone := n.Labels[v1.LabelTopologyZone]
+		if zones[zone] == nil {
+			zones[zone] = map[string]*v1.Node{}
+		}
+		zones[zone][name] = n
+	}
+	for _, p := range w.pods {
+		if squadOf(p) != group {
+			continue
+		}
+		n := w.nodes[p.Spec.NodeName]
+		if n == nil {
+			return nil
+		}
+		taken[n.Labels[v1.LabelTopologyZone]] = true
+	}
+	for zone, nodes := range zones {
+		if zone != "" && (len(taken) == 0 || len(taken) == 1 && taken[zone]) {
+			out = append(out, nodes)
+		}
+	}
+	return out
+}
+
+// room returns for how many of the pods there is room at once on some nodes.
+func (w world) room(pods []*v1.Pod, nodes map[string]*v1.Node) (could int) {
 	for _, p := range pods {
-		for _, n := range w.nodes {
+		for _, n := range nodes {
 			if w.fits(p, n) == "" {
 				on := p.DeepCopy()
 				on.Spec.NodeName = n.Name

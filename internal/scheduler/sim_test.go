@@ -92,6 +92,7 @@ func live(t *testing.T, seed uint64, cfg scheduler.Config) (wrong string, log []
 		cfg.MemoNodes = 1 // as on many nodes
 	}
 	cfg.PodGroups = seed%3 == 0
+	cfg.Topology = seed%6 == 0
 	synctest.Test(t, func(t *testing.T) {
 		l := &life{cluster: &cluster{t: t}, r: rand.New(rand.NewPCG(seed, 1)), cfg: cfg, grouped: cfg.PodGroups} //nolint:gosec // it is to repeat
 		objs := classes()

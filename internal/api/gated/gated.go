@@ -17,13 +17,21 @@ import (
 const (
 	// GenericWorkload is the gate of workloads and pod groups (scheduling.k8s.io/v1beta1), for API server and scheduler.
 	GenericWorkload = "GenericWorkload"
+	// TopologyAwareWorkloadScheduling is the gate of pod groups that want nodes of one domain. It takes GenericWorkload.
+	TopologyAwareWorkloadScheduling = "TopologyAwareWorkloadScheduling"
 	// CSIVolumeHealth is the gate of what CSI drivers say about the health of volumes, for API server and kubelet.
 	CSIVolumeHealth = "CSIVolumeHealth"
 )
 
+// Known reports whether a gate is one of these.
+func Known(gate string) bool {
+	return slices.Contains([]string{GenericWorkload, TopologyAwareWorkloadScheduling, CSIVolumeHealth}, gate)
+}
+
 // Features says which features are on that are off by default.
 type Features struct {
 	PodGroups    bool // GenericWorkload
+	Topology     bool // TopologyAwareWorkloadScheduling
 	VolumeHealth bool // CSIVolumeHealth
 }
 
@@ -92,23 +100,28 @@ func (f Features) ClaimStatus(claim, old *corev1.PersistentVolumeClaim) {
 }
 
 // Workload clears the fields of a workload that replaces old, which is nil for a new one.
-func (Features) Workload(w, old *schedulingv1beta1.Workload) {
+func (f Features) Workload(w, old *schedulingv1beta1.Workload) {
 	drop(w, old, func(w *schedulingv1beta1.Workload) []slot { // CompositePodGroup
 		return []slot{list[schedulingv1beta1.CompositePodGroupTemplate]{&w.Spec.CompositePodGroupTemplates}}
 	})
-	drop(w, old, ofTemplates(func(t *schedulingv1beta1.PodGroupTemplate) slot { return at(&t.SchedulingConstraints) }))
+	if !f.Topology {
+		drop(w, old, ofTemplates(func(t *schedulingv1beta1.PodGroupTemplate) slot { return at(&t.SchedulingConstraints) }))
+	}
 	drop(w, old, ofTemplates(func(t *schedulingv1beta1.PodGroupTemplate) slot { return groupClaims{&t.ResourceClaims} }))
 	drop(w, old, ofTemplates(func(t *schedulingv1beta1.PodGroupTemplate) slot { return at(&t.PreemptionPolicy) }))
 }
 
 // PodGroup clears the fields of a pod group that replaces old, which is nil for a new one.
-func (Features) PodGroup(g, old *schedulingv1beta1.PodGroup) {
-	for _, field := range []func(*schedulingv1beta1.PodGroup) slot{
+func (f Features) PodGroup(g, old *schedulingv1beta1.PodGroup) {
+	fields := []func(*schedulingv1beta1.PodGroup) slot{
 		func(g *schedulingv1beta1.PodGroup) slot { return at(&g.Spec.ParentCompositePodGroupName) }, // CompositePodGroup
-		func(g *schedulingv1beta1.PodGroup) slot { return at(&g.Spec.SchedulingConstraints) },       // TopologyAwareWorkloadScheduling
 		func(g *schedulingv1beta1.PodGroup) slot { return groupClaims{&g.Spec.ResourceClaims} },     // DRAWorkloadResourceClaims
 		func(g *schedulingv1beta1.PodGroup) slot { return at(&g.Spec.PreemptionPolicy) },            // PodGroupPreemptionPolicy
-	} {
+	}
+	if !f.Topology {
+		fields = append(fields, func(g *schedulingv1beta1.PodGroup) slot { return at(&g.Spec.SchedulingConstraints) })
+	}
+	for _, field := range fields {
 		drop(g, old, func(g *schedulingv1beta1.PodGroup) []slot { return []slot{field(g)} })
 	}
 }

@@ -132,6 +132,12 @@ func TestGroups(t *testing.T) {
 		t.Errorf("%+v", w.Spec)
 	}
 	w = old.DeepCopy()
+	Features{Topology: true}.Workload(w, nil)
+	want.PodGroupTemplates[0].SchedulingConstraints = constraints
+	if !apiequality.Semantic.DeepEqual(w.Spec, want) {
+		t.Errorf("with the gate of topology: %+v", w.Spec)
+	}
+	w = old.DeepCopy()
 	Features{}.Workload(w, old)
 	if !apiequality.Semantic.DeepEqual(w, old) {
 		t.Errorf("an update lost %+v", w.Spec)
@@ -144,6 +150,11 @@ func TestGroups(t *testing.T) {
 	Features{}.PodGroup(g, nil)
 	if !apiequality.Semantic.DeepEqual(g.Spec, schedulingv1beta1.PodGroupSpec{PriorityClassName: "x"}) {
 		t.Errorf("%+v", g.Spec)
+	}
+	g = was.DeepCopy()
+	Features{Topology: true}.PodGroup(g, nil)
+	if !apiequality.Semantic.DeepEqual(g.Spec, schedulingv1beta1.PodGroupSpec{PriorityClassName: "x", SchedulingConstraints: constraints}) {
+		t.Errorf("with the gate of topology: %+v", g.Spec)
 	}
 	if Features.PodGroupStatus(Features{}, g, g); g.Status.ResourceClaimStatuses != nil {
 		t.Errorf("%+v", g.Status)

@@ -10,7 +10,7 @@ import (
 )
 
 // The rules are those that the comments of the types in k8s.io/api/scheduling/v1beta1 name. Fields of features that
-// are off have been cleared (internal/api/gated): composite groups, topology, claims, preemption policies.
+// are off have been cleared (internal/api/gated): composite groups, claims, preemption policies, perhaps topology.
 
 // Workload checks a new workload.
 func Workload(w *schedulingv1beta1.Workload) field.ErrorList {
@@ -50,6 +50,7 @@ func WorkloadUpdate(w, old *schedulingv1beta1.Workload) field.ErrorList {
 			continue
 		}
 		p.groupPolicyUpdate(at.Index(i).Child("schedulingPolicy"), &t.SchedulingPolicy, &before.SchedulingPolicy)
+		p.unchanged(at.Index(i).Child("schedulingConstraints"), t.SchedulingConstraints, before.SchedulingConstraints)
 		p.unchanged(at.Index(i).Child("disruptionMode"), t.DisruptionMode, before.DisruptionMode)
 		p.unchanged(at.Index(i).Child("priorityClassName"), t.PriorityClassName, before.PriorityClassName)
 		p.unchanged(at.Index(i).Child("priority"), t.Priority, before.Priority)
@@ -76,6 +77,7 @@ func PodGroup(g *schedulingv1beta1.PodGroup) field.ErrorList {
 		}
 	}
 	p.groupPolicy(spec.Child("schedulingPolicy"), &g.Spec.SchedulingPolicy)
+	p.groupTopology(spec.Child("schedulingConstraints"), g.Spec.SchedulingConstraints)
 	p.disruptionMode(spec.Child("disruptionMode"), g.Spec.DisruptionMode)
 	p.groupPriority(spec, g.Spec.PriorityClassName, g.Spec.Priority)
 	return p.list
@@ -87,6 +89,7 @@ func PodGroupUpdate(g, old *schedulingv1beta1.PodGroup) field.ErrorList {
 	spec := field.NewPath("spec")
 	p.unchanged(spec.Child("workloadRef"), g.Spec.WorkloadRef, old.Spec.WorkloadRef)
 	p.groupPolicyUpdate(spec.Child("schedulingPolicy"), &g.Spec.SchedulingPolicy, &old.Spec.SchedulingPolicy)
+	p.unchanged(spec.Child("schedulingConstraints"), g.Spec.SchedulingConstraints, old.Spec.SchedulingConstraints)
 	p.unchanged(spec.Child("disruptionMode"), g.Spec.DisruptionMode, old.Spec.DisruptionMode)
 	p.unchanged(spec.Child("priorityClassName"), g.Spec.PriorityClassName, old.Spec.PriorityClassName)
 	p.unchanged(spec.Child("priority"), g.Spec.Priority, old.Spec.Priority)
@@ -138,8 +141,26 @@ func (p *problems) groupTemplateNames(spec path, templates []schedulingv1beta1.P
 
 func (p *problems) groupTemplate(at path, t *schedulingv1beta1.PodGroupTemplate) {
 	p.groupPolicy(at.Child("schedulingPolicy"), &t.SchedulingPolicy)
+	p.groupTopology(at.Child("schedulingConstraints"), t.SchedulingConstraints)
 	p.disruptionMode(at.Child("disruptionMode"), t.DisruptionMode)
 	p.groupPriority(at, t.PriorityClassName, t.Priority)
+}
+
+// groupTopology checks that there is one domain at most, of a label.
+func (p *problems) groupTopology(at path, c *schedulingv1beta1.PodGroupSchedulingConstraints) {
+	if c == nil {
+		return
+	}
+	at = at.Child("topology")
+	if n := len(c.Topology); n > 1 {
+		p.add(field.TooMany(at, n, 1).WithOrigin("maxItems"))
+		return
+	}
+	for i, t := range c.Topology {
+		if p.present(at.Index(i).Child("key"), t.Key) {
+			matches(p, at.Index(i).Child("key"), t.Key, content.IsLabelKey(t.Key))
+		}
+	}
 }
 
 // groupPolicy checks that a policy is just one of the two.

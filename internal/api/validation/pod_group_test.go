@@ -14,6 +14,14 @@ func gang(n int32) schedulingv1beta1.PodGroupSchedulingPolicy {
 	return schedulingv1beta1.PodGroupSchedulingPolicy{Gang: &schedulingv1beta1.GangSchedulingPolicy{MinCount: n}}
 }
 
+func topology(keys ...string) *schedulingv1beta1.PodGroupSchedulingConstraints {
+	c := &schedulingv1beta1.PodGroupSchedulingConstraints{}
+	for _, key := range keys {
+		c.Topology = append(c.Topology, schedulingv1beta1.TopologyConstraint{Key: key})
+	}
+	return c
+}
+
 // faults compares errors with one "path: type" each.
 func faults(t *testing.T, what string, errs field.ErrorList, want ...string) {
 	t.Helper()
@@ -52,6 +60,11 @@ func TestPodGroup(t *testing.T) {
 			schedulingv1beta1.PodGroupSpec{SchedulingPolicy: basic, WorkloadRef: &schedulingv1beta1.WorkloadReference{WorkloadName: "A", TemplateName: "a.b"}, PriorityClassName: "_"},
 			[]string{"spec.workloadRef.workloadName: Invalid value", "spec.workloadRef.templateName: Invalid value", "spec.priorityClassName: Invalid value"},
 		},
+		"a domain":         {schedulingv1beta1.PodGroupSpec{SchedulingPolicy: basic, SchedulingConstraints: topology("topology.kubernetes.io/rack")}, nil},
+		"no domain":        {schedulingv1beta1.PodGroupSpec{SchedulingPolicy: basic, SchedulingConstraints: topology()}, nil},
+		"a domain of none": {schedulingv1beta1.PodGroupSpec{SchedulingPolicy: basic, SchedulingConstraints: topology("")}, []string{"spec.schedulingConstraints.topology[0].key: Required value"}},
+		"not a label":      {schedulingv1beta1.PodGroupSpec{SchedulingPolicy: basic, SchedulingConstraints: topology("a b")}, []string{"spec.schedulingConstraints.topology[0].key: Invalid value"}},
+		"two domains":      {schedulingv1beta1.PodGroupSpec{SchedulingPolicy: basic, SchedulingConstraints: topology("a", "b")}, []string{"spec.schedulingConstraints.topology: Too many"}},
 		"priority of the system": {
 			schedulingv1beta1.PodGroupSpec{SchedulingPolicy: basic, PriorityClassName: "system-node-critical", Priority: ptr.To[int32](2000001000)},
 			[]string{"spec.priority: Invalid value"},
@@ -80,7 +93,8 @@ func TestPodGroupUpdate(t *testing.T) {
 	faults(t, "all else", PodGroupUpdate(change(func(s *schedulingv1beta1.PodGroupSpec) {
 		s.Priority, s.PriorityClassName, s.DisruptionMode = nil, "", nil
 		s.WorkloadRef = &schedulingv1beta1.WorkloadReference{WorkloadName: "w", TemplateName: "t"}
-	}), old), "spec.workloadRef: Invalid value", "spec.disruptionMode: Invalid value", "spec.priorityClassName: Invalid value", "spec.priority: Invalid value")
+		s.SchedulingConstraints = topology("a")
+	}), old), "spec.workloadRef: Invalid value", "spec.schedulingConstraints: Invalid value", "spec.disruptionMode: Invalid value", "spec.priorityClassName: Invalid value", "spec.priority: Invalid value")
 
 	g := old.DeepCopy()
 	g.Status.Conditions = []metav1.Condition{{Type: "PodGroupInitiallyScheduled", Status: "True", Reason: "Scheduled", LastTransitionTime: metav1.Now()}}

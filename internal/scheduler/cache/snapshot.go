@@ -26,6 +26,7 @@ type Snapshot struct {
 
 	// originals has the nodes that mutations have replaced, as they were; nil outside of them.
 	originals map[string]*framework.NodeInfo
+	within    *within // nil: all nodes
 
 	// changed has the names of the nodes that changed last, in order; before counts those that it does
 	// not have any more.
@@ -85,10 +86,10 @@ func (s *Snapshot) note(name string) {
 
 // ChangedSince returns the names of the nodes that were added, removed or have changed since a moment,
 // some perhaps repeatedly, and the present moment. It reports false if the moment is too long ago; the
-// first moment is 0. The caller must not change the slice, and it is valid until the next Update.
+// first moment is 0, or if the snapshot is narrowed. The caller must not change the slice, and it is valid until the next Update.
 func (s *Snapshot) ChangedSince(moment uint64) (names []string, now uint64, ok bool) {
 	now = s.before + uint64(len(s.changed))
-	if moment == 0 || moment < s.before {
+	if moment == 0 || moment < s.before || s.within != nil {
 		return nil, now, false
 	}
 	return s.changed[moment-s.before:], now, true
@@ -152,7 +153,12 @@ func (s *Snapshot) settle() {
 }
 
 // Order returns a number that changes whenever nodes change their places in the list.
-func (s *Snapshot) Order() uint64 { return s.order }
+func (s *Snapshot) Order() uint64 {
+	if s.within != nil {
+		return ^s.order // no list of all nodes has it
+	}
+	return s.order
+}
 
 // zone identifies a node's zone and region.
 func zone(n *framework.NodeInfo) string {
@@ -161,19 +167,27 @@ func zone(n *framework.NodeInfo) string {
 }
 
 // Nodes returns all nodes. The caller must not change the slice.
-func (s *Snapshot) Nodes() []fwk.NodeInfo { return s.list }
+func (s *Snapshot) Nodes() []fwk.NodeInfo {
+	if s.within != nil {
+		return s.narrowed()
+	}
+	return s.list
+}
 
 // NodeInfos returns the snapshot itself.
 func (s *Snapshot) NodeInfos() fwk.NodeInfoLister { return s }
 
 // List returns all nodes. The caller must not change the slice.
-func (s *Snapshot) List() ([]fwk.NodeInfo, error) { return s.list, nil }
+func (s *Snapshot) List() ([]fwk.NodeInfo, error) { return s.Nodes(), nil }
 
 // Get returns the node, or an error if there is none.
 func (s *Snapshot) Get(name string) (fwk.NodeInfo, error) {
 	n, err := s.node(name)
 	if err != nil {
 		return nil, err
+	}
+	if s.within != nil && !s.within.in.Has(name) {
+		return nil, fmt.Errorf("node %q is not in the placement", name)
 	}
 	return n, nil
 }
@@ -188,13 +202,13 @@ func (s *Snapshot) node(name string) (*framework.NodeInfo, error) {
 // HavePodsWithAffinityList returns the nodes with pods that have any affinity to pods. The caller must not change the
 // slice.
 func (s *Snapshot) HavePodsWithAffinityList() ([]fwk.NodeInfo, error) {
-	return s.affine.nodes, nil
+	return s.only(s.affine.nodes), nil
 }
 
 // HavePodsWithRequiredAntiAffinityList returns the nodes with pods that keep others away. The caller must not change
 // the slice.
 func (s *Snapshot) HavePodsWithRequiredAntiAffinityList() ([]fwk.NodeInfo, error) {
-	return s.anti.nodes, nil
+	return s.only(s.anti.nodes), nil
 }
 
 // HavePodsWithRequiredNonHostScopedAntiAffinityList returns the nodes with pods that keep others away

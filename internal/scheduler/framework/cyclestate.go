@@ -24,6 +24,7 @@ type CycleState struct {
 	memo                                                *Memo            // nil if nothing is remembered; clones have none
 	rejecters                                           sets.Set[string] // see AddRejecter
 	group                                               *GroupCycle      // nil outside of a pod group's cycle
+	placement                                           *CycleState      // nil if that has all nodes
 }
 
 type entry struct {
@@ -31,8 +32,11 @@ type entry struct {
 	value fwk.StateData
 }
 
-// InGroup makes the state that of a pod in a pod group's cycle, until it is called with nil.
+// InGroup makes the state that of a pod in a pod group's cycle, until it is called with nil, or that of a placement.
 func (c *CycleState) InGroup(g *GroupCycle) { c.group = g }
+
+// InPlacement makes the state that of a pod that is to be on the nodes of a placement only.
+func (c *CycleState) InPlacement(p *CycleState) { c.placement = p }
 
 var _ fwk.CycleState = (*CycleState)(nil)
 
@@ -141,7 +145,7 @@ func (c *CycleState) Clone() fwk.CycleState {
 		data:       make([]entry, len(c.data)),
 		skipFilter: c.skipFilter, skipScore: c.skipScore,
 		skipPreBind: c.skipPreBind, parallelPreBind: c.parallelPreBind,
-		filters: c.filters, extensions: c.extensions, sampling: c.sampling, pod: c.pod, group: c.group,
+		filters: c.filters, extensions: c.extensions, sampling: c.sampling, pod: c.pod, group: c.group, placement: c.placement,
 	}
 	for i, e := range c.data {
 		n.data[i] = entry{e.key, e.value.Clone()}
@@ -160,8 +164,13 @@ func (c *CycleState) GetPodGroupSchedulingCycle() fwk.PodGroupCycleState {
 	return c.group
 }
 
-// GetPlacementCycleState returns nil: a group may be placed on all nodes.
-func (c *CycleState) GetPlacementCycleState() fwk.PlacementCycleState { return nil }
+// GetPlacementCycleState returns what the pods of a group share in one placement, or nil if that has all nodes.
+func (c *CycleState) GetPlacementCycleState() fwk.PlacementCycleState {
+	if c.placement == nil {
+		return nil
+	}
+	return c.placement
+}
 
 // ReadState returns what a plugin has written into the state of this cycle.
 func ReadState[T any](state fwk.CycleState, key fwk.StateKey) (T, *fwk.Status) {

@@ -111,6 +111,24 @@ func (p measuredPodGroupPostFilter) PodGroupPostFilter(ctx context.Context, stat
 	return r, st
 }
 
+type measuredPlacementGenerate struct {
+	fwk.PlacementGeneratePlugin
+	*meter
+}
+
+func measurePlacementGenerate(_ string, pl fwk.PlacementGeneratePlugin) fwk.PlacementGeneratePlugin {
+	return measuredPlacementGenerate{pl, newMeter(pl.Name(), "PlacementGenerate")}
+}
+
+func (p measuredPlacementGenerate) GeneratePlacements(ctx context.Context, state fwk.PodGroupCycleState,
+	group fwk.PodGroupInfo, parent *fwk.Placement,
+) (*fwk.GeneratePlacementsResult, *fwk.Status) {
+	began := p.Begin()
+	r, st := p.PlacementGeneratePlugin.GeneratePlacements(ctx, state, group, parent)
+	p.end(began, st)
+	return r, st
+}
+
 type measuredPreScore struct {
 	fwk.PreScorePlugin
 	*meter

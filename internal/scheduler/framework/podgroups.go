@@ -44,3 +44,69 @@ func (p *Profile) PodGroupPostFilter(ctx context.Context, state fwk.PodGroupCycl
 	}
 	return result, fwk.NewStatus(fwk.Unschedulable, reasons...)
 }
+
+type placementScorer struct {
+	fwk.PlacementScorePlugin
+	weight int64
+	*meter
+}
+
+// Placements returns the sets of nodes among which a pod group's is to be chosen: nil if it may be on all nodes, which
+// are given. by is the plugin that says so.
+func (p *Profile) Placements(ctx context.Context, state fwk.PodGroupCycleState, group fwk.PodGroupInfo, nodes []fwk.NodeInfo) (
+	placements []*fwk.Placement, by string, st *fwk.Status,
+) {
+	if len(p.placementGenerate) == 0 {
+		return nil, "", nil
+	}
+	pl, all := p.placementGenerate[0], &fwk.Placement{Nodes: nodes}
+	r, st := pl.GeneratePlacements(ctx, state, group, all)
+	switch {
+	case !st.IsSuccess():
+		return nil, pl.Name(), named(st, pl)
+	case r == nil || len(r.Placements) == 0:
+		return nil, pl.Name(), named(fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "no feasible placements found"), pl)
+	case len(r.Placements) == 1 && r.Placements[0] == all:
+		return nil, pl.Name(), nil
+	}
+	return r.Placements, pl.Name(), nil
+}
+
+// BestPlacement returns the index of the placement with the highest score, the first one of several. states are those of
+// the placements.
+func (p *Profile) BestPlacement(ctx context.Context, states []fwk.PlacementCycleState, group fwk.PodGroupInfo,
+	placements []*fwk.PodGroupAssignments,
+) (int, *fwk.Status) {
+	totals := make([]int64, len(placements))
+	for _, pl := range p.placementScore {
+		scores := make([]fwk.PlacementScore, len(placements))
+		for i, placed := range placements {
+			began := pl.Begin()
+			score, st := pl.ScorePlacement(ctx, states[i], group, placed)
+			pl.end(began, st)
+			if !st.IsSuccess() {
+				return 0, fwk.AsStatus(fmt.Errorf("running PlacementScore plugin %q: %w", pl.Name(), st.AsError()))
+			}
+			scores[i] = fwk.PlacementScore{Placement: placed.Placement, Score: score}
+		}
+		if ext := pl.PlacementScoreExtensions(); ext != nil {
+			if st := ext.NormalizePlacementScore(ctx, states[0].GetPodGroupSchedulingCycle(), group, scores); !st.IsSuccess() {
+				return 0, fwk.AsStatus(fmt.Errorf("running NormalizePlacementScore of plugin %q: %w", pl.Name(), st.AsError()))
+			}
+		}
+		for i, s := range scores {
+			if s.Score < fwk.MinScore || s.Score > fwk.MaxScore {
+				return 0, fwk.AsStatus(fmt.Errorf("plugin %q returns an invalid placement score %d, it should be in the range of [%d, %d] after normalizing",
+					pl.Name(), s.Score, fwk.MinScore, fwk.MaxScore))
+			}
+			totals[i] += s.Score * pl.weight
+		}
+	}
+	best := 0
+	for i, total := range totals {
+		if total > totals[best] {
+			best = i
+		}
+	}
+	return best, nil
+}

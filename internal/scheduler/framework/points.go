@@ -26,6 +26,8 @@ func points() []point {
 		{"filter", func(c *configv1.Plugins) *configv1.PluginSet { return &c.Filter }, addFilter},
 		{"postFilter", func(c *configv1.Plugins) *configv1.PluginSet { return &c.PostFilter }, into(func(p *Profile) *[]fwk.PostFilterPlugin { return &p.postFilter }, measurePostFilter)},
 		{"podGroupPostFilter", func(c *configv1.Plugins) *configv1.PluginSet { return &c.PodGroupPostFilter }, into(func(p *Profile) *[]fwk.PodGroupPostFilterPlugin { return &p.podGroupPostFilter }, measurePodGroupPostFilter)},
+		{"placementGenerate", func(c *configv1.Plugins) *configv1.PluginSet { return &c.PlacementGenerate }, into(func(p *Profile) *[]fwk.PlacementGeneratePlugin { return &p.placementGenerate }, measurePlacementGenerate)},
+		{"placementScore", func(c *configv1.Plugins) *configv1.PluginSet { return &c.PlacementScore }, addPlacementScore},
 		{"preScore", func(c *configv1.Plugins) *configv1.PluginSet { return &c.PreScore }, into(func(p *Profile) *[]fwk.PreScorePlugin { return &p.preScore }, measurePreScore)},
 		{"score", func(c *configv1.Plugins) *configv1.PluginSet { return &c.Score }, addScore},
 		{"reserve", func(c *configv1.Plugins) *configv1.PluginSet { return &c.Reserve }, into(func(p *Profile) *[]fwk.ReservePlugin { return &p.reserve }, measureReserve)},
@@ -63,6 +65,14 @@ func addScore(p *Profile, pl fwk.Plugin, weight int64) bool {
 			measuredScore{sp, newMeter(pl.Name(), "ScoreExtensionNormalize")}, max(1, weight), len(p.score),
 			counting(pl.Name(), "Score", p.Name),
 		})
+	}
+	return ok
+}
+
+func addPlacementScore(p *Profile, pl fwk.Plugin, weight int64) bool {
+	sp, ok := pl.(fwk.PlacementScorePlugin)
+	if ok {
+		p.placementScore = append(p.placementScore, placementScorer{sp, max(1, weight), newMeter(pl.Name(), "PlacementScore")})
 	}
 	return ok
 }
@@ -155,10 +165,10 @@ func (p *Profile) register(pt point, c *configv1.Plugins, weights map[string]int
 	return err
 }
 
-// weights returns the weight of every plugin: the one of its score set, or the one of multiPoint.
-func weights(c *configv1.Plugins) map[string]int64 {
+// weights returns the weight of every plugin at an extension point: the one of its set, or the one of multiPoint.
+func weights(c *configv1.Plugins, pt point) map[string]int64 {
 	out := map[string]int64{}
-	for _, set := range []configv1.PluginSet{c.MultiPoint, c.Score} {
+	for _, set := range []configv1.PluginSet{c.MultiPoint, *pt.set(c)} {
 		for _, e := range set.Enabled {
 			if e.Weight != nil && *e.Weight != 0 {
 				out[e.Name] = int64(*e.Weight)

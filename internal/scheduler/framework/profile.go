@@ -53,6 +53,8 @@ type Profile struct {
 	postBind   []fwk.PostBindPlugin
 
 	podGroupPostFilter []fwk.PodGroupPostFilterPlugin
+	placementGenerate  []fwk.PlacementGeneratePlugin // one at most
+	placementScore     []placementScorer
 }
 
 type filterer struct {
@@ -101,9 +103,8 @@ func NewProfile(ctx context.Context, name string, r Registry, c *configv1.Plugin
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("scheduler profile %s: %w", name, err)
 	}
-	weight := weights(c)
 	for _, pt := range points() {
-		if err := p.register(pt, c, weight); err != nil {
+		if err := p.register(pt, c, weights(c, pt)); err != nil {
 			return nil, fmt.Errorf("scheduler profile %s: %w", name, err)
 		}
 	}
@@ -112,6 +113,9 @@ func NewProfile(ctx context.Context, name string, r Registry, c *configv1.Plugin
 	}
 	if len(p.bind) == 0 {
 		return nil, fmt.Errorf("scheduler profile %s: no plugin binds pods; enable DefaultBinder", name)
+	}
+	if len(p.placementGenerate) > 1 {
+		return nil, fmt.Errorf("scheduler profile %s: %d plugins generate placements, but at most one can", name, len(p.placementGenerate))
 	}
 	p.signers = p.signersOf()
 	return p, nil

@@ -16,9 +16,24 @@ import (
 	"wherry.dev/internal/scheduler/plugins/volumes"
 )
 
-// Default returns the plugins of the default profile, in their order, with upstream's weights. podGroups is the gate
-// GenericWorkload.
-func Default(podGroups bool) *configv1.Plugins {
+// Gates are of features that are off by default.
+type Gates struct {
+	// PodGroups is GenericWorkload: the pods of a pod group are scheduled together.
+	PodGroups bool
+	// Topology is TopologyAwareWorkloadScheduling, which takes GenericWorkload, too: pod groups may want nodes of one domain.
+	Topology bool
+}
+
+// Check returns an error for a feature that takes another one.
+func (g Gates) Check() error {
+	if g.Topology && !g.PodGroups {
+		return errors.New("the feature gate TopologyAwareWorkloadScheduling takes another one: --feature-gates=GenericWorkload=true")
+	}
+	return nil
+}
+
+// Default returns the plugins of the default profile, in their order, with upstream's weights.
+func Default(gates Gates) *configv1.Plugins {
 	var c configv1.Plugins
 	for _, d := range []struct {
 		name   string
@@ -51,8 +66,12 @@ func Default(podGroups bool) *configv1.Plugins {
 		}
 		c.MultiPoint.Enabled = append(c.MultiPoint.Enabled, e)
 	}
-	if podGroups {
+	if gates.PodGroups {
 		c.MultiPoint.Enabled = append(c.MultiPoint.Enabled, configv1.Plugin{Name: GangScheduling})
+	}
+	if gates.Topology {
+		c.MultiPoint.Enabled = append(c.MultiPoint.Enabled,
+			configv1.Plugin{Name: TopologyPlacementGenerator}, configv1.Plugin{Name: PodGroupPodsCount, Weight: new(int32(1))})
 	}
 	return &c
 }
@@ -81,6 +100,8 @@ func Registry() framework.Registry {
 		"DynamicResources":                with(devices.New),
 		"NodeDeclaredFeatures":            plain(NodeDeclaredFeatures{}),
 		GangScheduling:                    of(newGangScheduling),
+		TopologyPlacementGenerator:        of(newTopologyPlacements),
+		PodGroupPodsCount:                 of(newPodsCount),
 	}
 }
 

@@ -109,23 +109,9 @@ func MinCount(group *schedulingv1beta1.PodGroup) int {
 // the order to others, and the group itself, whose minCount may change.
 func (g *gangScheduling) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
 	return []fwk.ClusterEventWithHint{
-		{Event: fwk.ClusterEvent{Resource: fwk.Pod, ActionType: fwk.Add | fwk.Delete}, QueueingHintFn: g.afterPod},
+		{Event: fwk.ClusterEvent{Resource: fwk.Pod, ActionType: fwk.Add | fwk.Delete}, QueueingHintFn: afterOther},
 		{Event: fwk.ClusterEvent{Resource: fwk.PodGroup, ActionType: fwk.Add | fwk.Update}, QueueingHintFn: g.afterGroup},
 	}, nil
-}
-
-func (*gangScheduling) afterPod(_ klog.Logger, pod *v1.Pod, oldObj, newObj any) (fwk.QueueingHint, error) {
-	other, ok := newObj.(*v1.Pod)
-	if !ok {
-		if other, ok = oldObj.(*v1.Pod); !ok {
-			return fwk.Queue, fmt.Errorf("an event of a pod has a %T and a %T", oldObj, newObj)
-		}
-	}
-	mine, ok := pods.Group(pod)
-	if theirs, in := pods.Group(other); !ok || !in || mine != theirs || pod.UID == other.UID {
-		return fwk.QueueSkip, nil
-	}
-	return fwk.Queue, nil
 }
 
 func (*gangScheduling) afterGroup(_ klog.Logger, pod *v1.Pod, oldObj, newObj any) (fwk.QueueingHint, error) {

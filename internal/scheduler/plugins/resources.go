@@ -298,6 +298,38 @@ func (f NodeResourcesFit) Score(ctx context.Context, state fwk.CycleState, pod *
 // ScoreExtensions returns nil: the score is on the right scale already.
 func (NodeResourcesFit) ScoreExtensions() fwk.ScoreExtensions { return nil }
 
+var _ fwk.PlacementScorePlugin = NodeResourcesFit{}
+
+// ScorePlacement prefers to fill a pod group's nodes: it is the share that is used of them together, with the group's pods.
+func (f NodeResourcesFit) ScorePlacement(ctx context.Context, _ fwk.PlacementCycleState, _ fwk.PodGroupInfo,
+	placed *fwk.PodGroupAssignments,
+) (int64, *fwk.Status) {
+	var sum, weights int64
+	for _, r := range f.resources {
+		var used, has int64
+		for i, a := range placed.ProposedAssignments {
+			want := a.GetPodInfo().CalculateResource()
+			for j, n := range placed.Nodes {
+				ask, there, all := f.of(ctx, r.name, want, n, a.GetCycleState())
+				if i == 0 {
+					used, has = used+there, has+all
+				}
+				if j == 0 {
+					used += ask
+				}
+			}
+		}
+		if has > 0 {
+			sum += most(used, has) * r.weight
+			weights += r.weight
+		}
+	}
+	return sum / max(1, weights), nil
+}
+
+// PlacementScoreExtensions returns nil: the score is on the right scale already.
+func (NodeResourcesFit) PlacementScoreExtensions() fwk.PlacementScoreExtensions { return nil }
+
 // least scores the share that is left.
 func least(requested, has int64) int64 {
 	if requested > has {

@@ -1,0 +1,64 @@
+package cache
+
+import (
+	"fmt"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/util/sets"
+	fwk "k8s.io/kube-scheduler/framework"
+)
+
+// within is some of the nodes, by name: they are replaced while a snapshot is narrowed to them.
+type within struct {
+	names []string
+	in    sets.Set[string]
+	list  []fwk.NodeInfo // as of the moment
+	at    uint64
+}
+
+// AssumePlacement narrows the snapshot to some of its nodes, as if there were no others, until ForgetPlacement.
+func (s *Snapshot) AssumePlacement(p *fwk.Placement) error {
+	w := &within{in: sets.New[string]()}
+	for _, n := range p.Nodes {
+		name := n.Node().Name
+		if _, err := s.node(name); err != nil {
+			return fmt.Errorf("placement %q: %w", p.Name, err)
+		}
+		if !w.in.Has(name) {
+			w.names = append(w.names, name)
+			w.in.Insert(name)
+		}
+	}
+	s.within = w
+	return nil
+}
+
+// ForgetPlacement makes the snapshot have all nodes again.
+func (s *Snapshot) ForgetPlacement() { s.within = nil }
+
+// Narrowed reports whether the snapshot has only some of the nodes. Their places are those in all of them.
+func (s *Snapshot) Narrowed() bool { return s.within != nil }
+
+// narrowed returns the nodes that the snapshot is narrowed to, as they are now.
+func (s *Snapshot) narrowed() []fwk.NodeInfo {
+	w := s.within
+	now := s.before + uint64(len(s.changed))
+	if w.list != nil && w.at == now {
+		return w.list
+	}
+	w.list, w.at = make([]fwk.NodeInfo, 0, len(w.names)), now
+	for _, name := range w.names {
+		if n, ok := s.byName[name]; ok { // else it was removed since
+			w.list = append(w.list, n)
+		}
+	}
+	return w.list
+}
+
+// only returns those of the nodes that the snapshot is narrowed to.
+func (s *Snapshot) only(nodes []fwk.NodeInfo) []fwk.NodeInfo {
+	if s.within == nil {
+		return nodes
+	}
+	return slices.DeleteFunc(slices.Clone(nodes), func(n fwk.NodeInfo) bool { return !s.within.in.Has(n.Node().Name) })
+}
