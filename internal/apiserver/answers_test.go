@@ -137,6 +137,11 @@ func TestCBOR(t *testing.T) {
 
 func TestFeatureGates(t *testing.T) {
 	cfg := DefaultConfig()
+	given(t, &cfg, "--feature-gates=TopologyAwareWorkloadScheduling=true")
+	if err := cfg.setFeatures(logr.Discard()); err == nil || !strings.Contains(err.Error(), "takes GenericWorkload") {
+		t.Errorf("a gate without the one that it takes: %v", err)
+	}
+	cfg = DefaultConfig()
 	given(t, &cfg, "--feature-gates=WatchList=true,NoSuchGate=true")
 	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.WatchList, false)
 	if err := cfg.setFeatures(logr.Discard()); err != nil || !utilfeature.DefaultFeatureGate.Enabled(features.WatchList) {
