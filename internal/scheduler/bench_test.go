@@ -8,6 +8,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	v1 "k8s.io/api/core/v1"
+	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -268,4 +269,70 @@ func BenchmarkPreemption(b *testing.B) {
 			b.ReportMetric(float64(s.n)/time.Since(start).Seconds(), "pods/s")
 		})
 	}
+}
+
+// BenchmarkGangPreemption makes room for a gang of 50 on 5,000 full nodes with ten pods each, of which five must go for
+// each of the gang's.
+func BenchmarkGangPreemption(b *testing.B) {
+	const size = 50
+	for name, shape := range map[string]func(*v1.Pod){
+		"plain": func(*v1.Pod) {},
+		"spread": func(p *v1.Pod) {
+			p.Labels = map[string]string{"color": "blue"}
+			p.Spec.TopologySpreadConstraints = []v1.TopologySpreadConstraint{{
+				MaxSkew: 5, TopologyKey: v1.LabelTopologyZone, WhenUnsatisfiable: v1.DoNotSchedule,
+				LabelSelector: &metav1.LabelSelector{MatchLabels: p.Labels},
+			}}
+		},
+	} {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				b.StopTimer()
+				s, g := newCrowdedGang(b, size, shape)
+				b.StartTimer()
+				if err := s.groupCycle(b.Context(), g); err == nil || g.attempts[0].nominated == nil {
+					b.Fatalf("no room was made: %v", err)
+				}
+				b.StopTimer()
+				for range 5 * size {
+					<-s.deleted
+				}
+				s.stop()
+				b.StartTimer()
+			}
+		})
+	}
+}
+
+func newCrowdedGang(b *testing.B, size int, shape func(*v1.Pod)) (*bench, *groupCycle) {
+	b.Helper()
+	cfg := DefaultConfig()
+	cfg.PodGroups = true
+	s := newBench(b, 0, cfg)
+	for i := range 5000 {
+		s.nodeAdded(b.Context(), benchNode(i, "4", "32Gi", "110"))
+		for j := range 10 {
+			p := s.pod(fmt.Sprintf("there-%d-%d", i, j), "400m")
+			p.Spec.NodeName = fmt.Sprintf("node-%d", i)
+			p.Spec.TerminationGracePeriodSeconds = new(int64(1))
+			s.podChanged(b.Context(), nil, p)
+		}
+	}
+	group := &schedulingv1beta1.PodGroup{ObjectMeta: metav1.ObjectMeta{Name: "g", Namespace: "default", UID: "g"}}
+	group.Spec.Priority = new(int32(1000))
+	group.Spec.SchedulingPolicy.Gang = &schedulingv1beta1.GangSchedulingPolicy{MinCount: int32(size)}
+	if err := s.shared.Informers.Scheduling().V1beta1().PodGroups().Informer().GetIndexer().Add(group); err != nil {
+		b.Fatal(err)
+	}
+	for i := range size {
+		p := s.pod(fmt.Sprintf("g-%d", i), "2")
+		p.Spec.Priority, p.Spec.SchedulingGroup = new(int32(1000)), &v1.PodSchedulingGroup{PodGroupName: new("g")}
+		shape(p)
+		s.podChanged(b.Context(), nil, p)
+	}
+	first, err := s.queue.Pop(b.Context())
+	if err != nil {
+		b.Fatal(err)
+	}
+	return s, s.gather(b.Context(), first, types.NamespacedName{Namespace: "default", Name: "g"})
 }

@@ -120,7 +120,14 @@ func (s *Scheduler) try(ctx context.Context, g *groupCycle, placement *fwk.Place
 		r.state.InGroup(trial.state)
 	}
 	var why error
-	for _, m := range g.attempts {
+	wanted := 1
+	if g.gang() {
+		wanted = max(1, s.missing(g))
+	}
+	for i, m := range g.attempts {
+		if len(r.ProposedAssignments)+len(g.attempts)-i < wanted {
+			break // whatever becomes of the others
+		}
 		a := &attempt{
 			profile: m.profile, info: m.info, state: framework.NewCycleState(m.info.PodInfo), start: time.Now(),
 			group: trial, rehearsal: true,
@@ -143,8 +150,8 @@ func (s *Scheduler) try(ctx context.Context, g *groupCycle, placement *fwk.Place
 		defer leave()
 		r.ProposedAssignments = append(r.ProposedAssignments, proposal{a})
 	}
-	if n := len(r.ProposedAssignments); n == 0 || g.gang() && n < s.missing(g) {
-		r.status = fwk.NewStatus(fwk.Unschedulable, fmt.Sprintf("%d pod(s) of %d could be scheduled: %v", n, len(g.attempts), why))
+	if len(r.ProposedAssignments) < wanted {
+		r.status = fwk.NewStatus(fwk.Unschedulable, fmt.Sprintf("fewer than %d pod(s) of %d could be scheduled: %v", wanted, len(g.attempts), why))
 	}
 	return r
 }

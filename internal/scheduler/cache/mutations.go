@@ -52,7 +52,7 @@ func (s *Snapshot) RemovePod(log klog.Logger, pod *v1.Pod, node string) error {
 	return s.mutate(node, func(n *framework.NodeInfo) error { return n.RemovePod(log, pod) })
 }
 
-// mutate replaces a node by one that is changed. Who still has the one before keeps it as it was.
+// mutate changes a node: a copy of it, which it is from the first time on.
 func (s *Snapshot) mutate(name string, change func(*framework.NodeInfo) error) error {
 	if s.originals == nil {
 		return errNotMutating
@@ -61,13 +61,11 @@ func (s *Snapshot) mutate(name string, change func(*framework.NodeInfo) error) e
 	if err != nil {
 		return err
 	}
-	changed := n.Clone()
-	if err := change(changed); err != nil {
-		return err
-	}
 	if _, ok := s.originals[name]; !ok {
 		s.originals[name] = n
+		n = n.Clone()
 	}
-	s.set(name, changed)
-	return nil
+	err = change(n)
+	s.set(name, n)
+	return err
 }

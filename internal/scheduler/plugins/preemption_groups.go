@@ -141,6 +141,7 @@ type trial struct {
 	snapshot fwk.MutableSnapshotSharedLister
 	victims  []victim // in the order in which they go
 	gone     int      // so many of them are gone
+	local    bool     // no pod of the gang, where it is assigned, looks at other nodes than its own
 }
 
 // run returns where the gang's pods fit, and who must go for that.
@@ -229,6 +230,10 @@ func (t *trial) in(v victim) error {
 // spare lets victims come back beside the gang where it is assigned: those that a budget protects first, and the more
 // important ones before the others. It returns those that cannot.
 func (t *trial) spare(ctx context.Context, assigned []fwk.ProposedAssignment) ([]victim, error) {
+	t.local = !slices.ContainsFunc(assigned, func(a fwk.ProposedAssignment) bool {
+		c, ok := a.GetCycleState().(*framework.CycleState)
+		return !ok || !c.OnlyItsNode()
+	})
 	var victims []victim
 	for _, v := range slices.Backward(t.victims[:t.gone]) {
 		fits, err := t.fits(ctx, v, assigned)
@@ -250,7 +255,7 @@ func (t *trial) fits(ctx context.Context, v victim, assigned []fwk.ProposedAssig
 	if err := t.tell(ctx, v, assigned, t.h.RunPreFilterExtensionAddPod); err != nil {
 		return false, err
 	}
-	fits, err = t.beside(ctx, concerned(v, assigned))
+	fits, err = t.beside(ctx, t.concerned(v, assigned))
 	if fits || err != nil {
 		return fits, err
 	}
@@ -261,6 +266,9 @@ func (t *trial) fits(ctx context.Context, v victim, assigned []fwk.ProposedAssig
 func (t *trial) tell(ctx context.Context, v victim, assigned []fwk.ProposedAssignment,
 	what func(context.Context, fwk.CycleState, *v1.Pod, fwk.PodInfo, fwk.NodeInfo) *fwk.Status,
 ) error {
+	if t.local {
+		return nil
+	}
 	for _, p := range v.pods {
 		n, err := t.snapshot.NodeInfos().Get(p.GetPod().Spec.NodeName)
 		if err != nil {
@@ -277,12 +285,12 @@ func (t *trial) tell(ctx context.Context, v victim, assigned []fwk.ProposedAssig
 
 // concerned returns the assignments for which it matters whether the victim is there: those to its nodes, if none of
 // the pods looks at other nodes than its own.
-func concerned(v victim, assigned []fwk.ProposedAssignment) []fwk.ProposedAssignment {
+func (t *trial) concerned(v victim, assigned []fwk.ProposedAssignment) []fwk.ProposedAssignment {
+	if !t.local {
+		return assigned
+	}
 	var out []fwk.ProposedAssignment
 	for _, a := range assigned {
-		if c, ok := a.GetCycleState().(*framework.CycleState); !ok || !c.OnlyItsNode() {
-			return assigned
-		}
 		if slices.ContainsFunc(v.pods, func(p fwk.PodInfo) bool { return p.GetPod().Spec.NodeName == a.GetNodeName() }) {
 			out = append(out, a)
 		}
