@@ -23,6 +23,7 @@ import (
 	openapibuilder "k8s.io/kube-openapi/pkg/builder3"
 	openapiutil "k8s.io/kube-openapi/pkg/util"
 
+	"wherry.dev/internal/apiserver/lists"
 	"wherry.dev/internal/apiserver/scheme"
 )
 
@@ -37,6 +38,7 @@ func (k *Kinds) Install(generic *genericapiserver.Config, next genericapiserver.
 		Kinds: k, server: server, cfg: complete, storages: k.endpoints(),
 		info: genericapiserver.NewDefaultAPIGroupInfo(corev1.GroupName, k.Scheme, runtime.NewParameterCodec(k.Scheme), k.Codecs),
 	}
+	i.info.NegotiatedSerializer = lists.Codecs(i.info.NegotiatedSerializer)
 	if err := i.groups(); err != nil {
 		server.Destroy()
 		return nil, err
