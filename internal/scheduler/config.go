@@ -276,6 +276,9 @@ func (c Config) profiles(ctx context.Context, shared *framework.Shared) (map[str
 		if _, ok := out[pc.SchedulerName]; ok {
 			return nil, fmt.Errorf("scheduler profile %s is listed twice", pc.SchedulerName)
 		}
+		if err := c.gated(pc); err != nil {
+			return nil, err
+		}
 		args := ignore(pc.Args, shared.Extenders)
 		p, err := framework.NewProfile(ctx, pc.SchedulerName, registry, framework.Merge(plugins.Default(c.Gates), pc.Plugins), args, shared)
 		if err != nil {
@@ -293,6 +296,28 @@ func (c Config) profiles(ctx context.Context, shared *framework.Shared) (map[str
 		return nil, errors.New("the scheduler has no profile")
 	}
 	return out, nil
+}
+
+// gated returns an error if a profile has plugins at an extension point whose gate is closed.
+func (c Config) gated(p ProfileConfig) error {
+	if p.Plugins == nil {
+		return nil
+	}
+	for _, point := range []struct {
+		name string
+		set  configv1.PluginSet
+		on   bool
+		gate string
+	}{
+		{"podGroupPostFilter", p.Plugins.PodGroupPostFilter, c.PodGroups, gated.GenericWorkload},
+		{"placementGenerate", p.Plugins.PlacementGenerate, c.Topology, gated.TopologyAwareWorkloadScheduling},
+		{"placementScore", p.Plugins.PlacementScore, c.Topology, gated.TopologyAwareWorkloadScheduling},
+	} {
+		if len(point.set.Enabled) > 0 && !point.on {
+			return fmt.Errorf("scheduler profile %s: plugins.%s takes the feature gate %[3]s: --feature-gates=%[3]s=true", p.SchedulerName, point.name, point.gate)
+		}
+	}
+	return nil
 }
 
 // ignore leaves the resources to extenders of which these say that they see to them.

@@ -260,6 +260,39 @@ func TestAGangsVictimsLeaveInPeace(t *testing.T) {
 	})
 }
 
+// TestAGangThatLosesAPodGivesUpItsRoom: it cannot run, and must not keep others off the nodes.
+func TestAGangThatLosesAPodGivesUpItsRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := startGrouped(t, node("n1", "1"), node("n2", "1"), pod("low1", "1", on("n1")), pod("low2", "1", on("n2")), gangOf("g", 2, 5))
+		defer c.stop()
+		gone := c.graceful()
+		c.create(pod("a", "1", member("g"), priority(5)))
+		c.create(pod("b", "1", member("g"), priority(5)))
+		c.settle()
+		c.create(pod("small1", "1", priority(2)))
+		c.create(pod("small2", "1", priority(2)))
+		c.settle()
+		c.delete("b")
+		c.settle()
+		c.wantMessage("a", "waiting for minCount pods from a gang to be created: there are 1 of 2")
+		if node := c.get("a").Status.NominatedNodeName; node != "" {
+			t.Errorf("a is still nominated for %s", node)
+		}
+		gone("low1")
+		gone("low2")
+		c.settle()
+		if n := c.bound("small1", "small2"); n != 2 {
+			t.Errorf("%d of two pods have the room that was made for a gang which cannot run", n)
+		}
+		// With another pod, it takes the room after all.
+		c.create(pod("c", "1", member("g"), priority(5)))
+		c.settle()
+		if c.get("small1").DeletionTimestamp == nil || c.get("small2").DeletionTimestamp == nil {
+			t.Error("the gang that is complete again preempts nobody")
+		}
+	})
+}
+
 // TestAGroupIsPreemptedAsAWhole: if it wants that, by a single pod, too; otherwise its pods go one by one.
 func TestAGroupIsPreemptedAsAWhole(t *testing.T) {
 	for name, tc := range map[string]struct {

@@ -9,14 +9,17 @@ import (
 	"strings"
 	"time"
 
+	v1 "k8s.io/api/core/v1"
 	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
 
 	"wherry.dev/internal/scheduler/framework"
+	"wherry.dev/internal/scheduler/groups"
 	"wherry.dev/internal/scheduler/plugins"
 )
 
@@ -60,6 +63,33 @@ func (s *Scheduler) scheduleGroup(ctx context.Context, first *framework.QueuedPo
 		s.startBinding(m.ctx, m.attempt) //nolint:contextcheck // gather made it of ctx
 	}
 	s.reportGroup(ctx, g, placed, err)
+	s.releaseRoom(ctx, g.attempts[0].info.GetPod()) // pods of the group may have gone meanwhile
+}
+
+// releaseRoom gives up the room that was made for a pod's gang if too few of its pods are left, so that others can have it.
+func (s *Scheduler) releaseRoom(ctx context.Context, pod *v1.Pod) {
+	group := groups.Of(s.groups.PodGroups(), pod)
+	if !s.grouped || group == nil {
+		return
+	}
+	state, err := s.groups.PodGroupStates().Get(group.Namespace, group.Name)
+	if err != nil || state.AllPodsCount() >= plugins.MinCount(group) {
+		return
+	}
+	for _, p := range state.UnscheduledPods() {
+		node := s.queue.Nominator().NodeOf(p.UID)
+		if node == "" || s.profiles[p.Spec.SchedulerName] == nil {
+			continue
+		}
+		s.queue.Nominator().DeleteNominatedPodIfExists(p)
+		s.statuses.put(ctx, p.UID, &statusUpdate{
+			profile: s.profiles[p.Spec.SchedulerName], pod: p, reason: v1.PodReasonUnschedulable, message: s.preEnqueue(ctx, p).Message(),
+			nominated: &fwk.NominatingInfo{NominatingMode: fwk.ModeOverride},
+		})
+		held := p.DeepCopy()
+		held.Status.NominatedNodeName = node
+		s.move(ctx, time.Now(), fwk.UnscheduledPod, fwk.Delete, held, nil)
+	}
 }
 
 // gather pops the other pods of the group that wait, wherever they do.

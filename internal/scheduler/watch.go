@@ -282,6 +282,7 @@ func (s *Scheduler) drop(ctx context.Context, pod *v1.Pod) {
 	s.cache.RemovePod(pod.UID)
 	s.groups.Remove(pod)
 	s.move(ctx, came, fwk.AssignedPod, fwk.Delete, pod, nil)
+	s.releaseRoom(ctx, pod)
 }
 
 // dropWaiting forgets a pod that needs no node any more. Others may have kept off the room that was
@@ -293,6 +294,7 @@ func (s *Scheduler) dropWaiting(ctx context.Context, pod *v1.Pod) {
 	s.groups.Remove(pod)
 	s.shared.Waiting.Reject(pod.UID, "the pod was deleted")
 	s.move(ctx, came, fwk.UnscheduledPod, fwk.Delete, pod, nil)
+	s.releaseRoom(ctx, pod)
 }
 
 // unwrap returns the last known state of an object whose deletion was missed.
