@@ -314,7 +314,8 @@ func (c Config) gated(p ProfileConfig) error {
 		{"placementScore", p.Plugins.PlacementScore, c.Topology, gated.TopologyAwareWorkloadScheduling},
 	} {
 		if len(point.set.Enabled) > 0 && !point.on {
-			return fmt.Errorf("scheduler profile %s: plugins.%s takes the feature gate %[3]s: --feature-gates=%[3]s=true", p.SchedulerName, point.name, point.gate)
+			return fmt.Errorf("scheduler profile %s: plugins.%s takes the feature gate %[3]s: --feature-gates=%[3]s=true",
+				p.SchedulerName, point.name, point.gate)
 		}
 	}
 	return nil

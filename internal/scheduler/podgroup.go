@@ -66,7 +66,8 @@ func (s *Scheduler) scheduleGroup(ctx context.Context, first *framework.QueuedPo
 	s.releaseRoom(ctx, g.attempts[0].info.GetPod()) // pods of the group may have gone meanwhile
 }
 
-// releaseRoom gives up the room that was made for a pod's gang if too few of its pods are left, so that others can have it.
+// releaseRoom gives up the room that was made for a pod's gang if too few of its pods are left, so that others can have
+// it.
 func (s *Scheduler) releaseRoom(ctx context.Context, pod *v1.Pod) {
 	group := groups.Of(s.groups.PodGroups(), pod)
 	if !s.grouped || group == nil {
@@ -83,8 +84,8 @@ func (s *Scheduler) releaseRoom(ctx context.Context, pod *v1.Pod) {
 		}
 		s.queue.Nominator().DeleteNominatedPodIfExists(p)
 		s.statuses.put(ctx, p.UID, &statusUpdate{
-			profile: s.profiles[p.Spec.SchedulerName], pod: p, reason: v1.PodReasonUnschedulable, message: s.preEnqueue(ctx, p).Message(),
-			nominated: &fwk.NominatingInfo{NominatingMode: fwk.ModeOverride},
+			profile: s.profiles[p.Spec.SchedulerName], pod: p, reason: v1.PodReasonUnschedulable,
+			message: s.preEnqueue(ctx, p).Message(), nominated: &fwk.NominatingInfo{NominatingMode: fwk.ModeOverride},
 		})
 		held := p.DeepCopy()
 		held.Status.NominatedNodeName = node
@@ -164,7 +165,8 @@ func (s *Scheduler) groupCycle(ctx context.Context, g *groupCycle) error {
 			fit.roomUnknown = false
 		}
 	}
-	err = fmt.Errorf("%d pod(s) of %d could be scheduled, minCount is %d: %w", could, len(g.attempts), plugins.MinCount(g.group), why)
+	least := plugins.MinCount(g.group)
+	err = fmt.Errorf("%d pod(s) of %d could be scheduled, minCount is %d: %w", could, len(g.attempts), least, why)
 	if where.of > 1 {
 		err = fmt.Errorf("0/%d placements are available, first placement status: %w", where.of, err)
 	}

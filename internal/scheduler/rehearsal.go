@@ -24,13 +24,15 @@ func (s *Scheduler) makeGroupRoom(ctx context.Context, g *groupCycle) string {
 	s.cache.Update(s.snapshot)
 	profile := g.attempts[0].profile
 	began := time.Now()
-	r, st := profile.PodGroupPostFilter(ctx, g.state, g.info(), func(ctx context.Context) (*fwk.PodGroupAssignments, *fwk.Status) {
-		return s.rehearse(ctx, g)
-	})
+	rehearse := func(ctx context.Context) (*fwk.PodGroupAssignments, *fwk.Status) { return s.rehearse(ctx, g) }
+	r, st := profile.PodGroupPostFilter(ctx, g.state, g.info(), rehearse)
 	framework.ObservePoint("PodGroupPostFilter", profile.Name, st.Code(), time.Since(began))
-	if r != nil {
-		for _, m := range g.attempts {
-			m.nominated = r.NominatingInfos[types.NamespacedName{Namespace: m.pod().Namespace, Name: m.pod().Name}]
+	for _, m := range g.attempts {
+		if r == nil {
+			break
+		}
+		if n, ok := r.NominatingInfos[types.NamespacedName{Namespace: m.pod().Namespace, Name: m.pod().Name}]; ok {
+			m.nominated = n
 		}
 	}
 	if !st.IsSuccess() && !st.IsRejected() {
@@ -151,7 +153,8 @@ func (s *Scheduler) try(ctx context.Context, g *groupCycle, placement *fwk.Place
 		r.ProposedAssignments = append(r.ProposedAssignments, proposal{a})
 	}
 	if len(r.ProposedAssignments) < wanted {
-		r.status = fwk.NewStatus(fwk.Unschedulable, fmt.Sprintf("fewer than %d pod(s) of %d could be scheduled: %v", wanted, len(g.attempts), why))
+		few := fmt.Sprintf("fewer than %d pod(s) of %d could be scheduled: %v", wanted, len(g.attempts), why)
+		r.status = fwk.NewStatus(fwk.Unschedulable, few)
 	}
 	return r
 }

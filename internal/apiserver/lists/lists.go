@@ -130,8 +130,10 @@ func regular(t reflect.Type) bool {
 	if is {
 		s := t.Elem()
 		tag := func(i int) string { return s.Field(i).Tag.Get("protobuf") }
-		is = s.NumField() == 3 && s.Field(0).Type == reflect.TypeFor[metav1.TypeMeta]() && tag(0) == "" &&
-			s.Field(1).Type == reflect.TypeFor[metav1.ListMeta]() && tag(1) == "bytes,1,opt,name=metadata" && tag(2) == "bytes,2,rep,name=items"
+		is = s.NumField() == 3 &&
+			s.Field(0).Type == reflect.TypeFor[metav1.TypeMeta]() && tag(0) == "" &&
+			s.Field(1).Type == reflect.TypeFor[metav1.ListMeta]() && tag(1) == "bytes,1,opt,name=metadata" &&
+			tag(2) == "bytes,2,rep,name=items"
 	}
 	known.Store(t, is)
 	return is

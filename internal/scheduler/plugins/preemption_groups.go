@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
@@ -111,7 +112,7 @@ func (d *DefaultPreemption) tellGroups(ctx context.Context, by preemptor, victim
 	told := sets.New[types.UID]()
 	for _, v := range victims {
 		group := groups.Of(d.h.PodGroupManager().PodGroups(), v)
-		if group == nil || ptr.Deref(group.Spec.DisruptionMode, schedulingv1beta1.DisruptionMode{}).All == nil || told.Has(group.UID) {
+		if group == nil || !wholly(group) || told.Has(group.UID) {
 			continue
 		}
 		told.Insert(group.UID)
@@ -164,6 +165,9 @@ func (t *trial) run(ctx context.Context, schedule fwk.PodGroupSchedulingFunc) (
 	return found.ProposedAssignments, victims, fwk.AsStatus(err)
 }
 
+// searchTime is how long least searches at most.
+const searchTime = time.Second
+
 // least searches how many victims must go at least, and leaves the snapshot without them.
 func (t *trial) least(ctx context.Context, schedule fwk.PodGroupSchedulingFunc) (*fwk.PodGroupAssignments, *fwk.Status) {
 	without := func(n int) (*fwk.PodGroupAssignments, *fwk.Status) {
@@ -173,8 +177,10 @@ func (t *trial) least(ctx context.Context, schedule fwk.PodGroupSchedulingFunc) 
 		return schedule(ctx)
 	}
 	few, many := 0, len(t.victims) // not enough, and enough
+	began := time.Now()
 	found, st := without(many)
-	for st.IsSuccess() && few+1 < many {
+	// Extenders are asked by HTTP, and other pods wait meanwhile: then those that need not go come back at the end only.
+	for st.IsSuccess() && few+1 < many && len(t.h.Extenders()) == 0 && time.Since(began) < searchTime {
 		half := (few + many) / 2
 		fits, st := without(half)
 		switch {

@@ -310,6 +310,9 @@ func (f NodeResourcesFit) ScorePlacement(ctx context.Context, _ fwk.PlacementCyc
 		for i, a := range placed.ProposedAssignments {
 			want := a.GetPodInfo().CalculateResource()
 			for j, n := range placed.Nodes {
+				if i > 0 && j > 0 {
+					break // every node counts once, and so does every pod
+				}
 				ask, there, all := f.of(ctx, r.name, want, n, a.GetCycleState())
 				if i == 0 {
 					used, has = used+there, has+all

@@ -86,7 +86,8 @@ func (t topologyPlacements) domain(group fwk.PodGroupInfo, key string) (domain s
 		own, ok := n.Node().Labels[key]
 		switch {
 		case !ok:
-			return "", false, fmt.Errorf("cannot determine the domain of pod %s/%s: node %s has no label %s", p.Namespace, p.Name, p.Spec.NodeName, key)
+			return "", false, fmt.Errorf("cannot determine the domain of pod %s/%s: node %s has no label %s",
+				p.Namespace, p.Name, p.Spec.NodeName, key)
 		case bound && own != domain:
 			return "", false, fmt.Errorf("the pod group has pods in more than one domain: %s and %s", domain, own)
 		}
@@ -166,7 +167,9 @@ func (c podsCount) ScorePlacement(_ context.Context, _ fwk.PlacementCycleState, 
 func (c podsCount) PlacementScoreExtensions() fwk.PlacementScoreExtensions { return c }
 
 // NormalizePlacementScore gives the most pods the highest score.
-func (podsCount) NormalizePlacementScore(_ context.Context, _ fwk.PodGroupCycleState, _ fwk.PodGroupInfo, scores []fwk.PlacementScore) *fwk.Status {
+func (podsCount) NormalizePlacementScore(_ context.Context, _ fwk.PodGroupCycleState, _ fwk.PodGroupInfo,
+	scores []fwk.PlacementScore,
+) *fwk.Status {
 	most := int64(1)
 	for _, s := range scores {
 		most = max(most, s.Score)

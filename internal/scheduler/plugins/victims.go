@@ -46,7 +46,7 @@ func (d *DefaultPreemption) lower(nodes []fwk.NodeInfo, priority int32) []victim
 				continue
 			}
 			group := groups.Of(all, pod)
-			if group == nil || group.Spec.DisruptionMode == nil || group.Spec.DisruptionMode.All == nil {
+			if group == nil || !wholly(group) {
 				out = append(out, victim{pods: []fwk.PodInfo{p}, priority: own})
 				continue
 			}
@@ -60,6 +60,11 @@ func (d *DefaultPreemption) lower(nodes []fwk.NodeInfo, priority int32) []victim
 		}
 	}
 	return out
+}
+
+// wholly reports whether the group is disrupted as a whole.
+func wholly(group *schedulingv1beta1.PodGroup) bool {
+	return group.Spec.DisruptionMode != nil && group.Spec.DisruptionMode.All != nil
 }
 
 // complete adds the pods of a group that are on other nodes than those it has.
