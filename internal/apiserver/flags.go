@@ -171,8 +171,8 @@ func (c *Config) setFeatures(log logr.Logger) error {
 			log.Info("Feature gate has no effect", "flag", "--feature-gates", "gate", name)
 		}
 	}
-	if c.gate(gated.TopologyAwareWorkloadScheduling) && !c.PodGroups() {
-		return fmt.Errorf("--feature-gates: %s takes %s, too", gated.TopologyAwareWorkloadScheduling, gated.GenericWorkload)
+	if err := c.features().Check(); err != nil {
+		return fmt.Errorf("--feature-gates: %w", err)
 	}
 	if err := gates.SetFromMap(set); err != nil {
 		return fmt.Errorf("--feature-gates: %w", err)

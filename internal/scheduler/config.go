@@ -243,7 +243,7 @@ func convertProfile(p *configv1.KubeSchedulerProfile) (ProfileConfig, error) {
 
 // profiles makes the plugins of every configured scheduler name. All must sort the one queue alike.
 func (c Config) profiles(ctx context.Context, shared *framework.Shared) (map[string]*framework.Profile, error) {
-	if err := c.Check(); err != nil {
+	if err := (gated.Features{PodGroups: c.PodGroups, Topology: c.Topology}).Check(); err != nil {
 		return nil, err
 	}
 	registry := plugins.Registry()
@@ -276,7 +276,7 @@ func (c Config) profiles(ctx context.Context, shared *framework.Shared) (map[str
 		if _, ok := out[pc.SchedulerName]; ok {
 			return nil, fmt.Errorf("scheduler profile %s is listed twice", pc.SchedulerName)
 		}
-		if err := c.gated(pc); err != nil {
+		if err := c.checkPoints(pc); err != nil {
 			return nil, err
 		}
 		args := ignore(pc.Args, shared.Extenders)
@@ -298,8 +298,8 @@ func (c Config) profiles(ctx context.Context, shared *framework.Shared) (map[str
 	return out, nil
 }
 
-// gated returns an error if a profile has plugins at an extension point whose gate is closed.
-func (c Config) gated(p ProfileConfig) error {
+// checkPoints returns an error if a profile has plugins at an extension point whose gate is closed.
+func (c Config) checkPoints(p ProfileConfig) error {
 	if p.Plugins == nil {
 		return nil
 	}

@@ -54,6 +54,7 @@ func (s *Scheduler) scheduleGroup(ctx context.Context, first *framework.QueuedPo
 	placed := 0
 	for _, m := range g.attempts {
 		m.state.InGroup(nil)
+		m.state.InPlacement(nil)
 		m.group = nil
 		if m.err != nil {
 			s.fail(m.ctx, m.attempt, m.err) //nolint:contextcheck // gather made it of ctx
@@ -70,7 +71,7 @@ func (s *Scheduler) scheduleGroup(ctx context.Context, first *framework.QueuedPo
 // it.
 func (s *Scheduler) releaseRoom(ctx context.Context, pod *v1.Pod) {
 	group := groups.Of(s.groups.PodGroups(), pod)
-	if !s.grouped || group == nil {
+	if group == nil {
 		return
 	}
 	state, err := s.groups.PodGroupStates().Get(group.Namespace, group.Name)
@@ -87,7 +88,7 @@ func (s *Scheduler) releaseRoom(ctx context.Context, pod *v1.Pod) {
 			profile: s.profiles[p.Spec.SchedulerName], pod: p, reason: v1.PodReasonUnschedulable,
 			message: s.preEnqueue(ctx, p).Message(), nominated: &fwk.NominatingInfo{NominatingMode: fwk.ModeOverride},
 		})
-		held := p.DeepCopy()
+		held := p.DeepCopy() // to others, it is as if the pod had gone
 		held.Status.NominatedNodeName = node
 		s.move(ctx, time.Now(), fwk.UnscheduledPod, fwk.Delete, held, nil)
 	}
@@ -205,7 +206,9 @@ func (s *Scheduler) narrow(ctx context.Context, g *groupCycle) (narrowed, error)
 	if !best.status.IsSuccess() && !best.status.IsRejected() {
 		return narrowed{}, best.status.AsError()
 	}
+	best.state.InGroup(g.state)
 	for _, m := range g.attempts {
+		m.state.InPlacement(best.state)
 		for _, a := range best.ProposedAssignments {
 			if a.GetPod().UID == m.pod().UID {
 				m.planned = a.GetNodeName()

@@ -6,6 +6,7 @@
 package gated
 
 import (
+	"fmt"
 	"slices"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -33,6 +34,14 @@ type Features struct {
 	PodGroups    bool // GenericWorkload
 	Topology     bool // TopologyAwareWorkloadScheduling
 	VolumeHealth bool // CSIVolumeHealth
+}
+
+// Check returns an error for a feature that takes another one.
+func (f Features) Check() error {
+	if f.Topology && !f.PodGroups {
+		return fmt.Errorf("the feature gate %s takes %s=true, too", TopologyAwareWorkloadScheduling, GenericWorkload)
+	}
+	return nil
 }
 
 // Pod clears the fields in the spec of a pod that replaces old, which is nil for a new one.

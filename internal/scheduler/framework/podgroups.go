@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	fwk "k8s.io/kube-scheduler/framework"
 )
@@ -59,6 +60,8 @@ func (p *Profile) Placements(ctx context.Context, state fwk.PodGroupCycleState, 
 	if len(p.placementGenerate) == 0 {
 		return nil, "", nil
 	}
+	began := time.Now()
+	defer func() { ObservePoint("PlacementGenerate", p.Name, st.Code(), time.Since(began)) }()
 	pl, all := p.placementGenerate[0], &fwk.Placement{Nodes: nodes}
 	r, st := pl.GeneratePlacements(ctx, state, group, all)
 	switch {
@@ -76,7 +79,9 @@ func (p *Profile) Placements(ctx context.Context, state fwk.PodGroupCycleState, 
 // the placements.
 func (p *Profile) BestPlacement(ctx context.Context, states []fwk.PlacementCycleState, group fwk.PodGroupInfo,
 	placements []*fwk.PodGroupAssignments,
-) (int, *fwk.Status) {
+) (best int, st *fwk.Status) {
+	began := time.Now()
+	defer func() { ObservePoint("PlacementScore", p.Name, st.Code(), time.Since(began)) }()
 	totals := make([]int64, len(placements))
 	for _, pl := range p.placementScore {
 		scores := make([]fwk.PlacementScore, len(placements))
@@ -102,7 +107,6 @@ func (p *Profile) BestPlacement(ctx context.Context, states []fwk.PlacementCycle
 			totals[i] += s.Score * pl.weight
 		}
 	}
-	best := 0
 	for i, total := range totals {
 		if total > totals[best] {
 			best = i

@@ -24,14 +24,6 @@ type Gates struct {
 	Topology bool
 }
 
-// Check returns an error for a feature that takes another one.
-func (g Gates) Check() error {
-	if g.Topology && !g.PodGroups {
-		return errors.New("the feature gate TopologyAwareWorkloadScheduling takes another one: --feature-gates=GenericWorkload=true")
-	}
-	return nil
-}
-
 // Default returns the plugins of the default profile, in their order, with upstream's weights.
 func Default(gates Gates) *configv1.Plugins {
 	var c configv1.Plugins

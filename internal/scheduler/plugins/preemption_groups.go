@@ -33,14 +33,14 @@ func (d *DefaultPreemption) PodGroupPostFilter(ctx context.Context, _ fwk.PodGro
 		return nil, fwk.NewStatus(fwk.Unschedulable)
 	}
 	preemptionAttempts.Inc()
-	r, st := d.makeGroupRoom(ctx, group, info.GetUnscheduledPods(), schedule)
+	r, st := d.findGroupRoom(ctx, group, info.GetUnscheduledPods(), schedule)
 	if st.IsSuccess() {
 		return r, st
 	}
 	return r, fwk.NewStatus(st.Code(), "preemption: "+st.Message())
 }
 
-func (d *DefaultPreemption) makeGroupRoom(ctx context.Context, group *schedulingv1beta1.PodGroup, pods []*v1.Pod,
+func (d *DefaultPreemption) findGroupRoom(ctx context.Context, group *schedulingv1beta1.PodGroup, pods []*v1.Pod,
 	schedule fwk.PodGroupSchedulingFunc,
 ) (*fwk.PodGroupPostFilterResult, *fwk.Status) {
 	by := preemptor{group, "podgroup", group.UID, ptr.Deref(group.Spec.Priority, 0), pods, sets.New[string]()}
@@ -92,8 +92,8 @@ func nominateGroup(pods []*v1.Pod, assigned []fwk.ProposedAssignment) *fwk.PodGr
 
 // groupNotEligible returns why the group must not preempt others, or "".
 func (d *DefaultPreemption) groupNotEligible(group *schedulingv1beta1.PodGroup, by preemptor) string {
-	never := ptr.Deref(group.Spec.PreemptionPolicy, schedulingv1beta1.PreemptLowerPriority) == schedulingv1beta1.PreemptNever
-	if never || slices.ContainsFunc(by.pods, func(p *v1.Pod) bool {
+	policy := ptr.Deref(group.Spec.PreemptionPolicy, schedulingv1beta1.PreemptLowerPriority)
+	if policy == schedulingv1beta1.PreemptNever || slices.ContainsFunc(by.pods, func(p *v1.Pod) bool {
 		return ptr.Deref(p.Spec.PreemptionPolicy, v1.PreemptLowerPriority) == v1.PreemptNever
 	}) {
 		return "not eligible due to preemptionPolicy=Never."
@@ -179,8 +179,11 @@ func (t *trial) least(ctx context.Context, schedule fwk.PodGroupSchedulingFunc) 
 	few, many := 0, len(t.victims) // not enough, and enough
 	began := time.Now()
 	found, st := without(many)
+	if !st.IsSuccess() {
+		return nil, st
+	}
 	// Extenders are asked by HTTP, and other pods wait meanwhile: then those that need not go come back at the end only.
-	for st.IsSuccess() && few+1 < many && len(t.h.Extenders()) == 0 && time.Since(began) < searchTime {
+	for few+1 < many && len(t.h.Extenders()) == 0 && time.Since(began) < searchTime {
 		half := (few + many) / 2
 		fits, st := without(half)
 		switch {
@@ -191,9 +194,6 @@ func (t *trial) least(ctx context.Context, schedule fwk.PodGroupSchedulingFunc) 
 		default:
 			return nil, st
 		}
-	}
-	if !st.IsSuccess() {
-		return nil, st
 	}
 	return found, fwk.AsStatus(t.remove(ctx, many))
 }
