@@ -88,6 +88,11 @@ func TestPodGroups(t *testing.T) {
 		t.Errorf("%v, %+v", err, usual)
 	}
 	refusedGroups(t, c)
+	shared := groupOf("shared")
+	shared.Spec.ResourceClaims = []schedulingv1beta1.PodGroupResourceClaim{{Name: "c", ResourceClaimName: new("c")}}
+	if shared, err = groups.Create(ctx, shared, metav1.CreateOptions{}); err != nil || shared.Spec.ResourceClaims != nil {
+		t.Errorf("claims without their gate: %v, %+v", err, shared)
+	}
 
 	// The status has an endpoint of its own, and changes nothing else.
 	g.Status.Conditions = []metav1.Condition{{Type: "PodGroupInitiallyScheduled", Status: "True", Reason: "Scheduled", LastTransitionTime: metav1.Now()}}
@@ -129,6 +134,44 @@ func TestPodGroups(t *testing.T) {
 	defer stop()
 	if g, err := admin(t, s).SchedulingV1beta1().PodGroups("default").Get(ctx, "g", metav1.GetOptions{}); err != nil || g.Spec.SchedulingPolicy.Gang.MinCount != 3 {
 		t.Errorf("what was stored: %v, %+v", err, g)
+	}
+}
+
+// Pods of a group have claims for devices in common, if the gate is open; a group that has them keeps them.
+func TestClaimsOfPodGroups(t *testing.T) {
+	dir := t.TempDir()
+	s, stop := run(t, dir, func(c *Config) {
+		c.FeatureGates = map[string]bool{"GenericWorkload": true, "DRAWorkloadResourceClaims": true}
+	})
+	ctx, groups := t.Context(), admin(t, s).SchedulingV1beta1().PodGroups("default")
+	g := groupOf("g")
+	g.Spec.ResourceClaims = []schedulingv1beta1.PodGroupResourceClaim{{Name: "c", ResourceClaimTemplateName: new("t")}}
+	wrong := g.DeepCopy()
+	wrong.Spec.ResourceClaims[0].ResourceClaimName = new("c")
+	if _, err := groups.Create(ctx, wrong, metav1.CreateOptions{}); err == nil || !strings.Contains(err.Error(), "must specify exactly one of: `resourceClaimName`, `resourceClaimTemplateName`") {
+		t.Errorf("both a claim and a template: %v", err)
+	}
+	if _, err := groups.Create(ctx, g, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	patch := `{"status":{"resourceClaimStatuses":[{"name":"%","resourceClaimName":"g-c-1"}]}}`
+	for name, refused := range map[string]bool{"c": false, "other": true} {
+		_, err := groups.Patch(ctx, "g", types.StrategicMergePatchType, []byte(strings.Replace(patch, "%", name, 1)), metav1.PatchOptions{}, "status")
+		if apierrors.IsInvalid(err) != refused || err != nil && !refused {
+			t.Errorf("status of claim %s: %v", name, err)
+		}
+	}
+	rights, err := admin(t, s).RbacV1().ClusterRoles().Get(ctx, "system:controller:resource-claim-controller", metav1.GetOptions{})
+	if err != nil || !strings.Contains(rights.String(), "podgroups/status") {
+		t.Errorf("the controller's rights: %v, %v", rights, err)
+	}
+	stop()
+
+	s, stop = run(t, dir, withPodGroups)
+	defer stop()
+	g, err = admin(t, s).SchedulingV1beta1().PodGroups("default").Patch(ctx, "g", types.MergePatchType, []byte(`{"metadata":{"labels":{"x":"y"}}}`), metav1.PatchOptions{})
+	if err != nil || len(g.Spec.ResourceClaims) != 1 || len(g.Status.ResourceClaimStatuses) != 1 {
+		t.Errorf("after the gate was closed: %v, %+v", err, g)
 	}
 }
 

@@ -117,7 +117,8 @@ func (s *Server) Features() gated.Features { return s.cfg.features() }
 // features are those that are on though they are off by default.
 func (c *Config) features() gated.Features {
 	return gated.Features{
-		PodGroups: c.PodGroups(), Topology: c.gate(gated.TopologyAwareWorkloadScheduling), VolumeHealth: c.gate(gated.CSIVolumeHealth),
+		PodGroups: c.PodGroups(), Topology: c.gate(gated.TopologyAwareWorkloadScheduling),
+		GroupClaims: c.gate(gated.DRAWorkloadResourceClaims), VolumeHealth: c.gate(gated.CSIVolumeHealth),
 	}
 }
 

@@ -3,7 +3,10 @@ package controller
 import (
 	"fmt"
 
+	v1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/cache"
+
+	"wherry.dev/internal/api/pods"
 )
 
 // IndexBy returns an index of objects of one type.
@@ -32,4 +35,12 @@ func LookUp[T any](indexer cache.Indexer, index string, values ...string) ([]T, 
 		}
 	}
 	return out, nil
+}
+
+// GroupOf is for an index of pods by the keys of their pod groups.
+func GroupOf(pod *v1.Pod) []string {
+	if name, ok := pods.Group(pod); ok {
+		return []string{name.String()}
+	}
+	return nil
 }

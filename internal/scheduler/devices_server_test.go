@@ -24,7 +24,7 @@ func (s *server) keepClaims() {
 	f := informers.NewSharedInformerFactoryWithOptions(s.as("system:kube-controller-manager"), 0,
 		informers.WithTransform(controller.DropManagedFields))
 	c, err := resourceclaim.New(s.as(account+"resource-claim-controller", "system:serviceaccounts",
-		"system:serviceaccounts:kube-system"), f)
+		"system:serviceaccounts:kube-system"), f, false)
 	if err != nil {
 		s.t.Fatal(err)
 	}

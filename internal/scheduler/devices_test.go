@@ -105,7 +105,7 @@ func startDevices(t *testing.T, cfg scheduler.Config, objs ...runtime.Object) *c
 func runClaims(t *testing.T, client kubernetes.Interface) (stop func()) {
 	t.Helper()
 	f := informers.NewSharedInformerFactory(client, 0)
-	k, err := resourceclaim.New(client, f)
+	k, err := resourceclaim.New(client, f, true)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -89,6 +89,36 @@ func (d *deviceDriver) start() {
 	}
 }
 
+// offer makes the class of the driver's devices, and the template of a claim for one of them.
+func (d *deviceDriver) offer() {
+	d.c.t.Helper()
+	api, ctx := d.c.client.ResourceV1(), d.c.t.Context()
+	class := &resourcev1.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "gpu"}}
+	class.Spec.Selectors = []resourcev1.DeviceSelector{{CEL: &resourcev1.CELDeviceSelector{Expression: fmt.Sprintf("device.driver == %q", d.name)}}}
+	class.Spec.ExtendedResourceName = new("example.com/gpu")
+	if _, err := api.DeviceClasses().Create(ctx, class, metav1.CreateOptions{}); err != nil {
+		d.c.t.Fatal(err)
+	}
+	one := &resourcev1.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Name: "one"}}
+	one.Spec.Spec.Devices.Requests = []resourcev1.DeviceRequest{{Name: "r", Exactly: &resourcev1.ExactDeviceRequest{DeviceClassName: "gpu"}}}
+	if _, err := api.ResourceClaimTemplates("default").Create(ctx, one, metav1.CreateOptions{}); err != nil {
+		d.c.t.Fatal(err)
+	}
+}
+
+// gpus returns the devices that a pod's container sees.
+func (c *cluster) gpus(pod string) string {
+	c.t.Helper()
+	var out []string
+	for line := range strings.Lines(c.exec(pod, "env")) {
+		if name, ok := strings.CutPrefix(strings.TrimSpace(line), "GPU_"); ok {
+			out = append(out, strings.TrimSuffix(name, "=yes"))
+		}
+	}
+	slices.Sort(out)
+	return strings.Join(out, " ")
+}
+
 func (d *deviceDriver) stop() {
 	if d.helper != nil {
 		d.helper.Stop()
@@ -168,12 +198,10 @@ func (d *deviceDriver) holds(n int) {
 	d.c.t.Errorf("%d claims are prepared, want %d", has, n)
 }
 
-// withDevices has the pod use a claim for so many devices, from a template of the name.
-func withDevices(template string) func(*v1.Pod) {
-	return func(p *v1.Pod) {
-		p.Spec.ResourceClaims = []v1.PodResourceClaim{{Name: "gpu", ResourceClaimTemplateName: &template}}
-		p.Spec.Containers[0].Resources.Claims = []v1.ResourceClaim{{Name: "gpu"}}
-	}
+// withDevice has the pod use a claim for a device, from the template one.
+func withDevice(p *v1.Pod) {
+	p.Spec.ResourceClaims = []v1.PodResourceClaim{{Name: "gpu", ResourceClaimTemplateName: new("one")}}
+	p.Spec.Containers[0].Resources.Claims = []v1.ResourceClaim{{Name: "gpu"}}
 }
 
 // TestDevicesOfADriver get into containers, outlive a kill of the node's process, and are given back before anybody
@@ -190,36 +218,15 @@ func TestDevicesOfADriver(t *testing.T) {
 	}
 	c.up()
 	d := newDeviceDriver(c)
-	class := &resourcev1.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "gpu"}}
-	class.Spec.Selectors = []resourcev1.DeviceSelector{{CEL: &resourcev1.CELDeviceSelector{Expression: fmt.Sprintf("device.driver == %q", d.name)}}}
-	class.Spec.ExtendedResourceName = new("example.com/gpu")
-	if _, err := c.client.ResourceV1().DeviceClasses().Create(t.Context(), class, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	one := &resourcev1.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Name: "one"}}
-	one.Spec.Spec.Devices.Requests = []resourcev1.DeviceRequest{{Name: "r", Exactly: &resourcev1.ExactDeviceRequest{DeviceClassName: "gpu"}}}
-	if _, err := c.client.ResourceV1().ResourceClaimTemplates("default").Create(t.Context(), one, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	d.offer()
 	d.start()
-	c.create(busybox("stays", withDevices("one"), alone))
+	c.create(busybox("stays", withDevice, alone))
 	before := c.await("stays", "ready", ready)
 	c.create(busybox("extended", func(p *v1.Pod) {
 		p.Spec.Containers[0].Resources.Limits = v1.ResourceList{"example.com/gpu": resource.MustParse("1")}
 	}))
 	c.await("extended", "ready", ready)
-	gpus := func(pod string) string {
-		t.Helper()
-		var out []string
-		for line := range strings.Lines(c.exec(pod, "env")) {
-			if name, ok := strings.CutPrefix(strings.TrimSpace(line), "GPU_"); ok {
-				out = append(out, strings.TrimSuffix(name, "=yes"))
-			}
-		}
-		slices.Sort(out)
-		return strings.Join(out, " ")
-	}
-	a, b := gpus("stays"), gpus("extended")
+	a, b := c.gpus("stays"), c.gpus("extended")
 	if a+b != "onetwo" && a+b != "twoone" {
 		t.Errorf("the pods have %q and %q", a, b)
 	}
@@ -260,7 +267,7 @@ func TestDevicesOfADriver(t *testing.T) {
 	c.await("stays", "started again", func(p *v1.Pod) bool {
 		return ready(p) && p.Status.ContainerStatuses[0].RestartCount == before.Status.ContainerStatuses[0].RestartCount+1
 	})
-	if again := gpus("stays"); again != a {
+	if again := c.gpus("stays"); again != a {
 		t.Errorf("the container had %q, and has %q", a, again)
 	}
 	if again := cpu(); again != mine {
@@ -269,7 +276,7 @@ func TestDevicesOfADriver(t *testing.T) {
 
 	// The end is told when the device is given back.
 	d.setRefuse(errors.New("it is busy"))
-	c.create(busybox("ends", withDevices("one"), policy(v1.RestartPolicyNever), script("true")))
+	c.create(busybox("ends", withDevice, policy(v1.RestartPolicyNever), script("true")))
 	c.awaitEvent("ends", "FailedUnprepareDynamicResources")
 	if p := c.get("ends"); p.Status.Phase != v1.PodRunning && p.Status.Phase != v1.PodPending {
 		t.Errorf("its phase is %s", p.Status.Phase)

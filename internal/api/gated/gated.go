@@ -20,26 +20,35 @@ const (
 	GenericWorkload = "GenericWorkload"
 	// TopologyAwareWorkloadScheduling is the gate of pod groups that want nodes of one domain. It takes GenericWorkload.
 	TopologyAwareWorkloadScheduling = "TopologyAwareWorkloadScheduling"
+	// DRAWorkloadResourceClaims is the gate of pod groups whose pods have claims for devices in common. It takes
+	// GenericWorkload. It is the API server's: other components go by what a group says.
+	DRAWorkloadResourceClaims = "DRAWorkloadResourceClaims"
 	// CSIVolumeHealth is the gate of what CSI drivers say about the health of volumes, for API server and kubelet.
 	CSIVolumeHealth = "CSIVolumeHealth"
 )
 
 // Known reports whether a gate is one of these.
 func Known(gate string) bool {
-	return slices.Contains([]string{GenericWorkload, TopologyAwareWorkloadScheduling, CSIVolumeHealth}, gate)
+	return slices.Contains([]string{GenericWorkload, TopologyAwareWorkloadScheduling, DRAWorkloadResourceClaims, CSIVolumeHealth}, gate)
 }
 
 // Features says which features are on that are off by default.
 type Features struct {
 	PodGroups    bool // GenericWorkload
 	Topology     bool // TopologyAwareWorkloadScheduling
+	GroupClaims  bool // DRAWorkloadResourceClaims
 	VolumeHealth bool // CSIVolumeHealth
 }
 
 // Check returns an error for a feature that takes another one.
 func (f Features) Check() error {
-	if f.Topology && !f.PodGroups {
+	switch {
+	case f.PodGroups:
+		return nil
+	case f.Topology:
 		return fmt.Errorf("the feature gate %s takes %s=true, too", TopologyAwareWorkloadScheduling, GenericWorkload)
+	case f.GroupClaims:
+		return fmt.Errorf("the feature gate %s takes %s=true, too", DRAWorkloadResourceClaims, GenericWorkload)
 	}
 	return nil
 }
@@ -116,7 +125,9 @@ func (f Features) Workload(w, old *schedulingv1beta1.Workload) {
 	if !f.Topology {
 		drop(w, old, ofTemplates(func(t *schedulingv1beta1.PodGroupTemplate) slot { return at(&t.SchedulingConstraints) }))
 	}
-	drop(w, old, ofTemplates(func(t *schedulingv1beta1.PodGroupTemplate) slot { return groupClaims{&t.ResourceClaims} }))
+	if !f.GroupClaims {
+		drop(w, old, ofTemplates(func(t *schedulingv1beta1.PodGroupTemplate) slot { return groupClaims{&t.ResourceClaims} }))
+	}
 	drop(w, old, ofTemplates(func(t *schedulingv1beta1.PodGroupTemplate) slot { return at(&t.PreemptionPolicy) }))
 }
 
@@ -124,11 +135,13 @@ func (f Features) Workload(w, old *schedulingv1beta1.Workload) {
 func (f Features) PodGroup(g, old *schedulingv1beta1.PodGroup) {
 	fields := []func(*schedulingv1beta1.PodGroup) slot{
 		func(g *schedulingv1beta1.PodGroup) slot { return at(&g.Spec.ParentCompositePodGroupName) }, // CompositePodGroup
-		func(g *schedulingv1beta1.PodGroup) slot { return groupClaims{&g.Spec.ResourceClaims} },     // DRAWorkloadResourceClaims
 		func(g *schedulingv1beta1.PodGroup) slot { return at(&g.Spec.PreemptionPolicy) },            // PodGroupPreemptionPolicy
 	}
 	if !f.Topology {
 		fields = append(fields, func(g *schedulingv1beta1.PodGroup) slot { return at(&g.Spec.SchedulingConstraints) })
+	}
+	if !f.GroupClaims {
+		fields = append(fields, func(g *schedulingv1beta1.PodGroup) slot { return groupClaims{&g.Spec.ResourceClaims} })
 	}
 	for _, field := range fields {
 		drop(g, old, func(g *schedulingv1beta1.PodGroup) []slot { return []slot{field(g)} })
@@ -136,8 +149,8 @@ func (f Features) PodGroup(g, old *schedulingv1beta1.PodGroup) {
 }
 
 // PodGroupStatus clears the fields in the status of a pod group that replaces old's.
-func (Features) PodGroupStatus(g, old *schedulingv1beta1.PodGroup) {
-	if len(old.Spec.ResourceClaims) == 0 { // DRAWorkloadResourceClaims
+func (f Features) PodGroupStatus(g, old *schedulingv1beta1.PodGroup) {
+	if !f.GroupClaims && len(old.Spec.ResourceClaims) == 0 {
 		g.Status.ResourceClaimStatuses = nil
 	}
 }

@@ -132,10 +132,10 @@ func TestGroups(t *testing.T) {
 		t.Errorf("%+v", w.Spec)
 	}
 	w = old.DeepCopy()
-	Features{Topology: true}.Workload(w, nil)
-	want.PodGroupTemplates[0].SchedulingConstraints = constraints
+	Features{Topology: true, GroupClaims: true}.Workload(w, nil)
+	want.PodGroupTemplates[0].SchedulingConstraints, want.PodGroupTemplates[0].ResourceClaims = constraints, claims
 	if !apiequality.Semantic.DeepEqual(w.Spec, want) {
-		t.Errorf("with the gate of topology: %+v", w.Spec)
+		t.Errorf("with the gates of topology and claims: %+v", w.Spec)
 	}
 	w = old.DeepCopy()
 	Features{}.Workload(w, old)
@@ -155,6 +155,12 @@ func TestGroups(t *testing.T) {
 	Features{Topology: true}.PodGroup(g, nil)
 	if !apiequality.Semantic.DeepEqual(g.Spec, schedulingv1beta1.PodGroupSpec{PriorityClassName: "x", SchedulingConstraints: constraints}) {
 		t.Errorf("with the gate of topology: %+v", g.Spec)
+	}
+	claimed := was.DeepCopy()
+	Features{GroupClaims: true}.PodGroup(claimed, nil)
+	Features{GroupClaims: true}.PodGroupStatus(claimed, g)
+	if !apiequality.Semantic.DeepEqual(claimed.Spec, schedulingv1beta1.PodGroupSpec{PriorityClassName: "x", ResourceClaims: claims}) || claimed.Status.ResourceClaimStatuses == nil {
+		t.Errorf("with the gate of claims: %+v", claimed)
 	}
 	if Features.PodGroupStatus(Features{}, g, g); g.Status.ResourceClaimStatuses != nil {
 		t.Errorf("%+v", g.Status)

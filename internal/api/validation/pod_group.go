@@ -1,6 +1,7 @@
 package validation
 
 import (
+	"slices"
 	"strconv"
 
 	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
@@ -10,7 +11,7 @@ import (
 )
 
 // The rules are those that the comments of the types in k8s.io/api/scheduling/v1beta1 name. Fields of features that
-// are off have been cleared (internal/api/gated): composite groups, claims, preemption policies, perhaps topology.
+// are off have been cleared (internal/api/gated): composite groups, preemption policies, perhaps topology and claims.
 
 // Workload checks a new workload.
 func Workload(w *schedulingv1beta1.Workload) field.ErrorList {
@@ -51,6 +52,7 @@ func WorkloadUpdate(w, old *schedulingv1beta1.Workload) field.ErrorList {
 		}
 		p.groupPolicyUpdate(at.Index(i).Child("schedulingPolicy"), &t.SchedulingPolicy, &before.SchedulingPolicy)
 		p.unchanged(at.Index(i).Child("schedulingConstraints"), t.SchedulingConstraints, before.SchedulingConstraints)
+		p.unchanged(at.Index(i).Child("resourceClaims"), t.ResourceClaims, before.ResourceClaims)
 		p.unchanged(at.Index(i).Child("disruptionMode"), t.DisruptionMode, before.DisruptionMode)
 		p.unchanged(at.Index(i).Child("priorityClassName"), t.PriorityClassName, before.PriorityClassName)
 		p.unchanged(at.Index(i).Child("priority"), t.Priority, before.Priority)
@@ -78,6 +80,7 @@ func PodGroup(g *schedulingv1beta1.PodGroup) field.ErrorList {
 	}
 	p.groupPolicy(spec.Child("schedulingPolicy"), &g.Spec.SchedulingPolicy)
 	p.groupTopology(spec.Child("schedulingConstraints"), g.Spec.SchedulingConstraints)
+	p.groupClaims(spec.Child("resourceClaims"), g.Spec.ResourceClaims)
 	p.disruptionMode(spec.Child("disruptionMode"), g.Spec.DisruptionMode)
 	p.groupPriority(spec, g.Spec.PriorityClassName, g.Spec.Priority)
 	return p.list
@@ -90,6 +93,7 @@ func PodGroupUpdate(g, old *schedulingv1beta1.PodGroup) field.ErrorList {
 	p.unchanged(spec.Child("workloadRef"), g.Spec.WorkloadRef, old.Spec.WorkloadRef)
 	p.groupPolicyUpdate(spec.Child("schedulingPolicy"), &g.Spec.SchedulingPolicy, &old.Spec.SchedulingPolicy)
 	p.unchanged(spec.Child("schedulingConstraints"), g.Spec.SchedulingConstraints, old.Spec.SchedulingConstraints)
+	p.unchanged(spec.Child("resourceClaims"), g.Spec.ResourceClaims, old.Spec.ResourceClaims)
 	p.unchanged(spec.Child("disruptionMode"), g.Spec.DisruptionMode, old.Spec.DisruptionMode)
 	p.unchanged(spec.Child("priorityClassName"), g.Spec.PriorityClassName, old.Spec.PriorityClassName)
 	p.unchanged(spec.Child("priority"), g.Spec.Priority, old.Spec.Priority)
@@ -98,7 +102,28 @@ func PodGroupUpdate(g, old *schedulingv1beta1.PodGroup) field.ErrorList {
 
 // PodGroupStatus checks the status of a group.
 func PodGroupStatus(g *schedulingv1beta1.PodGroup) field.ErrorList {
-	return metavalidation.ValidateConditions(g.Status.Conditions, field.NewPath("status", "conditions"))
+	status := field.NewPath("status")
+	p := &problems{list: metavalidation.ValidateConditions(g.Status.Conditions, status.Child("conditions"))}
+	at, its := status.Child("resourceClaimStatuses"), g.Status.ResourceClaimStatuses
+	if n := len(its); n > schedulingv1beta1.MaxPodGroupResourceClaims {
+		p.add(field.TooMany(at, n, schedulingv1beta1.MaxPodGroupResourceClaims).WithOrigin("maxItems"))
+		return p.list
+	}
+	seen := map[string]bool{}
+	for i := range its {
+		name := its[i].Name
+		called := func(c schedulingv1beta1.PodGroupResourceClaim) bool { return c.Name == name }
+		if !slices.ContainsFunc(g.Spec.ResourceClaims, called) {
+			p.invalid(at.Index(i).Child("name"), name, "must match the name of an entry in `spec.resourceClaims`")
+		} else if seen[name] {
+			p.add(field.Duplicate(at.Index(i), name))
+		}
+		seen[name] = true
+		if claim := its[i].ResourceClaimName; claim != nil {
+			p.subdomain(at.Index(i).Child("resourceClaimName"), *claim)
+		}
+	}
+	return p.list
 }
 
 func (p *problems) workloadController(at path, r *schedulingv1beta1.TypedLocalObjectReference) {
@@ -142,6 +167,7 @@ func (p *problems) groupTemplateNames(spec path, templates []schedulingv1beta1.P
 func (p *problems) groupTemplate(at path, t *schedulingv1beta1.PodGroupTemplate) {
 	p.groupPolicy(at.Child("schedulingPolicy"), &t.SchedulingPolicy)
 	p.groupTopology(at.Child("schedulingConstraints"), t.SchedulingConstraints)
+	p.groupClaims(at.Child("resourceClaims"), t.ResourceClaims)
 	p.disruptionMode(at.Child("disruptionMode"), t.DisruptionMode)
 	p.groupPriority(at, t.PriorityClassName, t.Priority)
 }
@@ -159,6 +185,33 @@ func (p *problems) groupTopology(at path, c *schedulingv1beta1.PodGroupSchedulin
 	for i, t := range c.Topology {
 		if p.present(at.Index(i).Child("key"), t.Key) {
 			matches(p, at.Index(i).Child("key"), t.Key, content.IsLabelKey(t.Key))
+		}
+	}
+}
+
+// groupClaims checks claims for devices that pods of a group have in common.
+func (p *problems) groupClaims(at path, claims []schedulingv1beta1.PodGroupResourceClaim) {
+	if n := len(claims); n > schedulingv1beta1.MaxPodGroupResourceClaims {
+		p.add(field.TooMany(at, n, schedulingv1beta1.MaxPodGroupResourceClaims).WithOrigin("maxItems"))
+		return
+	}
+	seen := map[string]bool{}
+	for i := range claims {
+		c, at := &claims[i], at.Index(i)
+		if p.present(at.Child("name"), c.Name) {
+			p.label(at.Child("name"), c.Name)
+			if seen[c.Name] {
+				p.add(field.Duplicate(at, c.Name))
+			}
+		}
+		seen[c.Name] = true
+		named, made := "resourceClaimName", "resourceClaimTemplateName"
+		p.justOne(at, map[string]bool{named: c.ResourceClaimName != nil, made: c.ResourceClaimTemplateName != nil}, named, made)
+		if c.ResourceClaimName != nil {
+			p.subdomain(at.Child(named), *c.ResourceClaimName)
+		}
+		if c.ResourceClaimTemplateName != nil {
+			p.subdomain(at.Child(made), *c.ResourceClaimTemplateName)
 		}
 	}
 }

@@ -22,6 +22,18 @@ func topology(keys ...string) *schedulingv1beta1.PodGroupSchedulingConstraints {
 	return c
 }
 
+// groupClaims returns claims from pairs of what they are called and their names; those without names are from a template.
+func groupClaims(pairs ...string) (out []schedulingv1beta1.PodGroupResourceClaim) {
+	for i := 0; i < len(pairs); i += 2 {
+		c := schedulingv1beta1.PodGroupResourceClaim{Name: pairs[i], ResourceClaimTemplateName: new("template")}
+		if pairs[i+1] != "" {
+			c.ResourceClaimName, c.ResourceClaimTemplateName = &pairs[i+1], nil
+		}
+		out = append(out, c)
+	}
+	return out
+}
+
 // faults compares errors with one "path: type" each.
 func faults(t *testing.T, what string, errs field.ErrorList, want ...string) {
 	t.Helper()
@@ -65,6 +77,27 @@ func TestPodGroup(t *testing.T) {
 		"a domain of none": {schedulingv1beta1.PodGroupSpec{SchedulingPolicy: basic, SchedulingConstraints: topology("")}, []string{"spec.schedulingConstraints.topology[0].key: Required value"}},
 		"not a label":      {schedulingv1beta1.PodGroupSpec{SchedulingPolicy: basic, SchedulingConstraints: topology("a b")}, []string{"spec.schedulingConstraints.topology[0].key: Invalid value"}},
 		"two domains":      {schedulingv1beta1.PodGroupSpec{SchedulingPolicy: basic, SchedulingConstraints: topology("a", "b")}, []string{"spec.schedulingConstraints.topology: Too many"}},
+		"claims":           {schedulingv1beta1.PodGroupSpec{SchedulingPolicy: basic, ResourceClaims: groupClaims("a", "c", "b", "")}, nil},
+		"claims that are none": {
+			schedulingv1beta1.PodGroupSpec{SchedulingPolicy: basic, ResourceClaims: []schedulingv1beta1.PodGroupResourceClaim{
+				{Name: "a"}, {Name: "b", ResourceClaimName: new("c"), ResourceClaimTemplateName: new("t")},
+			}},
+			[]string{"spec.resourceClaims[0]: Invalid value", "spec.resourceClaims[1]: Invalid value"},
+		},
+		"wrong names of claims": {
+			schedulingv1beta1.PodGroupSpec{SchedulingPolicy: basic, ResourceClaims: []schedulingv1beta1.PodGroupResourceClaim{
+				{ResourceClaimName: new("C")}, {Name: "a.b", ResourceClaimTemplateName: new("_")},
+			}},
+			[]string{
+				"spec.resourceClaims[0].name: Required value", "spec.resourceClaims[0].resourceClaimName: Invalid value",
+				"spec.resourceClaims[1].name: Invalid value", "spec.resourceClaims[1].resourceClaimTemplateName: Invalid value",
+			},
+		},
+		"one claim twice": {schedulingv1beta1.PodGroupSpec{SchedulingPolicy: basic, ResourceClaims: groupClaims("a", "c", "a", "")}, []string{"spec.resourceClaims[1]: Duplicate value"}},
+		"five claims": {
+			schedulingv1beta1.PodGroupSpec{SchedulingPolicy: basic, ResourceClaims: groupClaims("a", "", "b", "", "c", "", "d", "", "e", "")},
+			[]string{"spec.resourceClaims: Too many"},
+		},
 		"priority of the system": {
 			schedulingv1beta1.PodGroupSpec{SchedulingPolicy: basic, PriorityClassName: "system-node-critical", Priority: ptr.To[int32](2000001000)},
 			[]string{"spec.priority: Invalid value"},
@@ -93,14 +126,32 @@ func TestPodGroupUpdate(t *testing.T) {
 	faults(t, "all else", PodGroupUpdate(change(func(s *schedulingv1beta1.PodGroupSpec) {
 		s.Priority, s.PriorityClassName, s.DisruptionMode = nil, "", nil
 		s.WorkloadRef = &schedulingv1beta1.WorkloadReference{WorkloadName: "w", TemplateName: "t"}
-		s.SchedulingConstraints = topology("a")
-	}), old), "spec.workloadRef: Invalid value", "spec.schedulingConstraints: Invalid value", "spec.disruptionMode: Invalid value", "spec.priorityClassName: Invalid value", "spec.priority: Invalid value")
+		s.SchedulingConstraints, s.ResourceClaims = topology("a"), groupClaims("a", "")
+	}), old), "spec.workloadRef: Invalid value", "spec.schedulingConstraints: Invalid value", "spec.resourceClaims: Invalid value", "spec.disruptionMode: Invalid value", "spec.priorityClassName: Invalid value", "spec.priority: Invalid value")
 
 	g := old.DeepCopy()
 	g.Status.Conditions = []metav1.Condition{{Type: "PodGroupInitiallyScheduled", Status: "True", Reason: "Scheduled", LastTransitionTime: metav1.Now()}}
 	faults(t, "a condition", PodGroupStatus(g))
 	g.Status.Conditions[0].Reason = ""
 	faults(t, "a condition without a reason", PodGroupStatus(g), "status.conditions[0].reason: Required value")
+
+	g = old.DeepCopy()
+	g.Spec.ResourceClaims = groupClaims("a", "", "b", "")
+	claims := func(names ...string) (out []schedulingv1beta1.PodGroupResourceClaimStatus) {
+		for _, name := range names {
+			out = append(out, schedulingv1beta1.PodGroupResourceClaimStatus{Name: name, ResourceClaimName: new("c-1")})
+		}
+		return out
+	}
+	g.Status.ResourceClaimStatuses = claims("b", "a")
+	g.Status.ResourceClaimStatuses[0].ResourceClaimName = nil
+	faults(t, "claims", PodGroupStatus(g))
+	g.Status.ResourceClaimStatuses = claims("a", "other", "a")
+	g.Status.ResourceClaimStatuses[0].ResourceClaimName = new("C")
+	faults(t, "wrong claims", PodGroupStatus(g), "status.resourceClaimStatuses[0].resourceClaimName: Invalid value",
+		"status.resourceClaimStatuses[1].name: Invalid value", "status.resourceClaimStatuses[2]: Duplicate value")
+	g.Status.ResourceClaimStatuses = claims("a", "a", "a", "a", "a")
+	faults(t, "five claims", PodGroupStatus(g), "status.resourceClaimStatuses: Too many")
 }
 
 func TestWorkload(t *testing.T) {
@@ -118,9 +169,10 @@ func TestWorkload(t *testing.T) {
 	faults(t, "without names", Workload(of("", "A")), "spec.podGroupTemplates[0].name: Required value", "spec.podGroupTemplates[1].name: Invalid value")
 	w := of("a")
 	w.Spec.ControllerRef = &schedulingv1beta1.TypedLocalObjectReference{APIGroup: "_", Name: "a/b"}
-	w.Spec.PodGroupTemplates[0].SchedulingPolicy = gang(-1)
+	w.Spec.PodGroupTemplates[0].SchedulingPolicy, w.Spec.PodGroupTemplates[0].ResourceClaims = gang(-1), groupClaims("c", "_")
 	faults(t, "wrong reference", Workload(w), "spec.controllerRef.apiGroup: Invalid value", "spec.controllerRef.kind: Required value",
-		"spec.controllerRef.name: Invalid value", "spec.podGroupTemplates[0].schedulingPolicy.gang.minCount: Invalid value")
+		"spec.controllerRef.name: Invalid value", "spec.podGroupTemplates[0].schedulingPolicy.gang.minCount: Invalid value",
+		"spec.podGroupTemplates[0].resourceClaims[0].resourceClaimName: Invalid value")
 
 	old := of("a", "b")
 	w = of("b", "a") // the order does not matter
@@ -131,5 +183,7 @@ func TestWorkload(t *testing.T) {
 	w = of("a", "b")
 	w.Spec.ControllerRef = &schedulingv1beta1.TypedLocalObjectReference{Kind: "Job", Name: "j"}
 	w.Spec.PodGroupTemplates[0].PriorityClassName = "high"
-	faults(t, "fixed fields", WorkloadUpdate(w, old), "spec.controllerRef: Invalid value", "spec.podGroupTemplates[0].priorityClassName: Invalid value")
+	w.Spec.PodGroupTemplates[1].ResourceClaims = groupClaims("c", "")
+	faults(t, "fixed fields", WorkloadUpdate(w, old), "spec.controllerRef: Invalid value", "spec.podGroupTemplates[0].priorityClassName: Invalid value",
+		"spec.podGroupTemplates[1].resourceClaims: Invalid value")
 }

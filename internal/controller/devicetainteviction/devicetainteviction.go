@@ -14,6 +14,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
+	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -42,8 +43,11 @@ const (
 // statusPeriod is the least time between two reports of a rule.
 const statusPeriod = 10 * time.Second
 
-// byPool is an index of slices and of allocated claims.
-const byPool = "wherry/devicepool"
+// Indices: of slices and of allocated claims by their pools, of pods by their groups.
+const (
+	byPool  = "wherry/devicepool"
+	byGroup = "wherry/devicetaintpodgroup"
+)
 
 // Controller evicts pods. Create one with New.
 type Controller struct {
@@ -55,6 +59,7 @@ type Controller struct {
 	podLister corelisters.PodLister
 	claims    resourcelisters.ResourceClaimLister
 	rules     resourcelisters.DeviceTaintRuleLister
+	ofPods    cache.Indexer
 	ofClaims  cache.Indexer
 	ofSlices  cache.Indexer
 
@@ -76,13 +81,14 @@ func New(client clientset.Interface, f informers.SharedInformerFactory) (*Contro
 	claims, slices, rules := api.ResourceClaims(), api.ResourceSlices(), api.DeviceTaintRules()
 	c := &Controller{
 		client: client, podLister: all.Lister(), claims: claims.Lister(), rules: rules.Lister(),
-		ofClaims: claims.Informer().GetIndexer(), ofSlices: slices.Informer().GetIndexer(),
+		ofPods: all.Informer().GetIndexer(), ofClaims: claims.Informer().GetIndexer(), ofSlices: slices.Informer().GetIndexer(),
 		going: map[string]leaving{}, evicted: map[types.UID]int{},
 	}
 	c.evictions = controller.NewLoop("device_taint_eviction", c.evict)
 	c.reports = controller.NewLoop("device_taint_rule_status", c.report)
 	// Either loop needs what the other one watches to be there.
 	return c, errors.Join(
+		all.Informer().AddIndexers(cache.Indexers{byGroup: controller.IndexBy(controller.GroupOf)}),
 		claims.Informer().AddIndexers(cache.Indexers{byPool: controller.IndexBy(poolsOf)}),
 		slices.Informer().AddIndexers(cache.Indexers{byPool: controller.IndexBy(func(s *resourcev1.ResourceSlice) []string {
 			return []string{poolKey(s.Spec.Driver, s.Spec.Pool.Name)}
@@ -220,11 +226,29 @@ func (c *Controller) claimChanged(old, obj any) {
 
 // wake wakes the pods for which a claim is reserved.
 func (c *Controller) wake(claim *resourcev1.ResourceClaim) {
+	for _, pod := range c.users(claim) {
+		c.evictions.Add(cache.MetaObjectToName(pod).String())
+	}
+}
+
+// users returns the pods for which a claim is reserved, by themselves or with their group.
+func (c *Controller) users(claim *resourcev1.ResourceClaim) []*v1.Pod {
+	var out []*v1.Pod
 	for _, user := range claim.Status.ReservedFor {
-		if user.APIGroup == "" && user.Resource == "pods" {
-			c.evictions.Add(claim.Namespace + "/" + user.Name)
+		switch {
+		case user.APIGroup == "" && user.Resource == "pods":
+			if pod, err := c.podLister.Pods(claim.Namespace).Get(user.Name); err == nil && pod.UID == user.UID {
+				out = append(out, pod)
+			}
+		case user.APIGroup == schedulingv1beta1.GroupName && user.Resource == "podgroups":
+			members, err := controller.LookUp[*v1.Pod](c.ofPods, byGroup, claim.Namespace+"/"+user.Name)
+			if err != nil {
+				continue // the index exists
+			}
+			out = append(out, members...)
 		}
 	}
+	return out
 }
 
 // podChanged wakes a pod that got a node or claims, and one that is over.
@@ -267,7 +291,7 @@ func (c *Controller) causes(pod *v1.Pod, rules []*resourcev1.DeviceTaintRule) []
 	var out []devices.Eviction
 	for name, its := range resourceclaim.PodClaims(pod) {
 		claim, err := c.claims.ResourceClaims(pod.Namespace).Get(name)
-		if err != nil || its && resourceclaim.IsForPod(pod, claim, false) != nil || !resourceclaim.IsReservedForPod(pod, claim, false) {
+		if err != nil || its && resourceclaim.IsForPod(pod, claim, true) != nil || !resourceclaim.IsReservedForPod(pod, claim, true) {
 			continue // there is none, or it is somebody else's
 		}
 		out = append(out, devices.Evictions(claim, c.taints(rules))...)

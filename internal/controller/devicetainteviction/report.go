@@ -84,10 +84,9 @@ func (c *Controller) tally(rule *resourcev1.DeviceTaintRule) (tally, error) {
 	seen, namespaces := sets.New[types.UID](), sets.New[string]()
 	for _, claim := range c.claimsOf(rule) {
 		t.allocated += selected(rule, claim)
-		for _, user := range claim.Status.ReservedFor {
-			pod, err := c.podLister.Pods(claim.Namespace).Get(user.Name)
-			if err != nil || pod.UID != user.UID || seen.Has(pod.UID) {
-				continue // it is gone, or it is no pod
+		for _, pod := range c.users(claim) {
+			if seen.Has(pod.UID) {
+				continue
 			}
 			if causes := c.causes(pod, []*resourcev1.DeviceTaintRule{rule}); rulesOf(causes)[rule] {
 				seen.Insert(pod.UID)

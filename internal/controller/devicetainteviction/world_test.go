@@ -186,6 +186,37 @@ func TestARuleEvicts(t *testing.T) {
 	})
 }
 
+// TestARuleEvictsAllOfAGroup whose pods have the device in common, and none that only belongs to it.
+func TestARuleEvictsAllOfAGroup(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var objs []runtime.Object
+		for name, group := range map[string]string{"a": "g", "b": "g", "other": "h", "without": "g"} {
+			pod := uses(name, "one")[0].(*v1.Pod) //nolint:forcetypeassert // a pod
+			pod.Spec.SchedulingGroup = &v1.PodSchedulingGroup{PodGroupName: &group}
+			pod.Spec.ResourceClaims[0].ResourceClaimName = new("shared")
+			if name == "without" {
+				pod.Spec.ResourceClaims = nil
+			}
+			objs = append(objs, pod)
+		}
+		shared := claim("shared", "one")
+		shared.Status.ReservedFor = []resourcev1.ResourceClaimConsumerReference{
+			{APIGroup: "scheduling.k8s.io", Resource: "podgroups", Name: "g", UID: "uid-of-g"},
+		}
+		w := start(t, append(objs, shared)...)
+		defer w.stop()
+		w.addRule(rule("none", resourcev1.DeviceTaintEffectNone))
+		w.after(time.Minute)
+		if got := w.says("none"); !strings.Contains(got, "2 pods would be evicted in 1 namespace") {
+			t.Errorf("the rule says %q", got)
+		}
+		w.addRule(rule("r", resourcev1.DeviceTaintEffectNoExecute))
+		w.wantPods("other without")
+		w.after(time.Minute)
+		w.wantSays("r", "False Completed: 2 pods evicted since starting the controller.")
+	})
+}
+
 // TestAPodIsMarked before it is deleted, so that others see why it went, and no other pod of its name is deleted.
 func TestAPodIsMarked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
 	definitions "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset/typed/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/informers"
@@ -109,7 +110,7 @@ var table = []row{
 	{"cronjob-controller", "cronjob-controller", buildCronJobs},
 	{"horizontal-pod-autoscaler-controller", "horizontal-pod-autoscaler", buildAutoscaler},
 	{"disruption-controller", "disruption-controller", buildDisruption},
-	{"resourceclaim-controller", "resource-claim-controller", plain(resourceclaim.New)},
+	{"resourceclaim-controller", "resource-claim-controller", buildResourceClaims},
 
 	// Nodes
 	{"node-ipam-controller", "node-controller", buildNodeRanges},
@@ -140,6 +141,10 @@ var table = []row{
 // plain is how most controllers are built.
 func plain[C controller.Controller](build func(clientset.Interface, informers.SharedInformerFactory) (C, error)) func(*parts) (controller.Controller, error) {
 	return func(p *parts) (controller.Controller, error) { return build(p.client, p.informers) }
+}
+
+func buildResourceClaims(p *parts) (controller.Controller, error) {
+	return resourceclaim.New(p.client, p.informers, p.serves(schedulingv1beta1.SchemeGroupVersion.WithResource("podgroups")))
 }
 
 func buildRootCA(p *parts) (controller.Controller, error) {

@@ -37,7 +37,7 @@ func NewForPodGroups(client clientset.Interface, f informers.SharedInformerFacto
 	if err := c.loop.Watch(all.Informer(), c.changed); err != nil {
 		return nil, err
 	}
-	return c, c.loop.Watch(users, c.letGo(isOver, groupOf))
+	return c, c.loop.Watch(users, c.letGo(isOver, controller.GroupOf))
 }
 
 // activeGroupOf returns the key of the group of a pod that is not over.
@@ -45,15 +45,7 @@ func activeGroupOf(p *v1.Pod) []string {
 	if isOver(p) {
 		return nil
 	}
-	return groupOf(p)
-}
-
-// groupOf returns the key of a pod's group, if it has one.
-func groupOf(p *v1.Pod) []string {
-	if group, ok := pods.Group(p); ok {
-		return []string{group.String()}
-	}
-	return nil
+	return controller.GroupOf(p)
 }
 
 func isOver(p *v1.Pod) bool { return pods.IsTerminal(p.Status.Phase) }

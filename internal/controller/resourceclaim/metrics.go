@@ -30,13 +30,13 @@ func register(claims resourcelisters.ResourceClaimLister) {
 }
 
 // countCreation counts a claim that was made, or was not.
-func countCreation(its *resourcev1.ResourceClaim, err error) {
+func countCreation(its *resourcev1.ResourceClaim, o owner, err error) {
 	status := "success"
 	if err != nil {
 		status = "failure"
 	}
 	admin := strconv.FormatBool(asksForAdmin(its))
-	resourceclaimmetrics.ResourceClaimCreate.WithLabelValues(status, admin, "", "Pod").Inc()
+	resourceclaimmetrics.ResourceClaimCreate.WithLabelValues(status, admin, o.group, o.kind).Inc()
 }
 
 // asksForAdmin reports whether a claim asks for administrative access. Alternatives cannot.

@@ -8,6 +8,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
+	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -105,31 +106,154 @@ func TestPlanForAPod(t *testing.T) {
 		"not bound: the scheduler does it": {pod("p", uses("a")), []*resourcev1.ResourceClaim{its("a", allocated)}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			byName := map[string]*resourcev1.ResourceClaim{}
-			var owned []*resourcev1.ResourceClaim
-			for _, c := range tc.claims {
-				byName[c.Name] = c
-				if metav1.IsControlledBy(c, tc.pod) {
-					owned = append(owned, c)
+			if got := told(plan(tc.pod, nil, among(tc.claims))); got != tc.want {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
+// among finds claims.
+func among(all []*resourcev1.ResourceClaim) around {
+	return around{
+		named: func(name string) *resourcev1.ResourceClaim {
+			if i := slices.IndexFunc(all, func(c *resourcev1.ResourceClaim) bool { return c.Name == name }); i >= 0 {
+				return all[i]
+			}
+			return nil
+		},
+		owned: func(uid types.UID) (out []*resourcev1.ResourceClaim) {
+			for _, c := range all {
+				if ref := metav1.GetControllerOf(c); ref != nil && ref.UID == uid {
+					out = append(out, c)
 				}
 			}
-			p := plan(tc.pod, func(name string) *resourcev1.ResourceClaim { return byName[name] }, owned)
-			var got []string
-			for _, m := range p.make {
-				if m.named != "" {
-					m.named = "(" + m.named + ")"
-				}
-				got = append(got, "+"+m.Name+m.named)
+			return out
+		},
+	}
+}
+
+// told returns a plan as text.
+func told(p podPlan) string {
+	var got []string
+	for _, m := range p.make {
+		if m.named != "" {
+			m.named = "(" + m.named + ")"
+		}
+		got = append(got, "+"+m.name+m.named)
+	}
+	if p.write {
+		for _, name := range slices.Sorted(maps.Keys(p.names)) {
+			got = append(got, name+"="+p.names[name])
+		}
+	}
+	for _, r := range p.reserve {
+		what := "!" + r.Name
+		if r.user.Resource != "pods" {
+			what += " for " + r.user.Name
+		}
+		got = append(got, what)
+	}
+	return strings.Join(got, " ")
+}
+
+// group returns a pod group with claims: NAME=CLAIM for one by its name, NAME for one from the template.
+func group(name string, claims ...string) *schedulingv1beta1.PodGroup {
+	g := &schedulingv1beta1.PodGroup{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name)}}
+	for _, c := range claims {
+		called, claim, named := strings.Cut(c, "=")
+		ref := schedulingv1beta1.PodGroupResourceClaim{Name: called}
+		if named {
+			ref.ResourceClaimName = &claim
+		} else {
+			ref.ResourceClaimTemplateName = new("template")
+		}
+		g.Spec.ResourceClaims = append(g.Spec.ResourceClaims, ref)
+	}
+	return g
+}
+
+// inG has the pod belong to the group g.
+func inG(p *v1.Pod) { p.Spec.SchedulingGroup = &v1.PodSchedulingGroup{PodGroupName: new("g")} }
+
+// madeForGroup is for a claim that was made for a group, which calls it x.
+func madeForGroup(group string) func(*resourcev1.ResourceClaim) {
+	return func(c *resourcev1.ResourceClaim) {
+		made("x", group)(c)
+		c.OwnerReferences[0].APIVersion, c.OwnerReferences[0].Kind = "scheduling.k8s.io/v1beta1", "PodGroup"
+	}
+}
+
+func reservedForGroup(name string) func(*resourcev1.ResourceClaim) {
+	return func(c *resourcev1.ResourceClaim) {
+		c.Status.ReservedFor = append(c.Status.ReservedFor,
+			resourcev1.ResourceClaimConsumerReference{APIGroup: "scheduling.k8s.io", Resource: "podgroups", Name: name, UID: types.UID(name)})
+	}
+}
+
+func TestPlanForAPodOfAGroup(t *testing.T) {
+	for name, tc := range map[string]struct {
+		pod    *v1.Pod
+		group  *schedulingv1beta1.PodGroup
+		claims []*resourcev1.ResourceClaim
+		want   string
+	}{
+		"the group has none yet":             {pod("p", inG, makes("x", "")), group("g", "x"), nil, ""},
+		"it has one":                         {pod("p", inG, makes("x", "")), group("g", "x"), []*resourcev1.ResourceClaim{its("c", madeForGroup("g"))}, "x=c"},
+		"it has one that ends":               {pod("p", inG, makes("x", "")), group("g", "x"), []*resourcev1.ResourceClaim{its("c", madeForGroup("g"), ending)}, ""},
+		"another group has one":              {pod("p", inG, makes("x", "")), group("g", "x"), []*resourcev1.ResourceClaim{its("c", madeForGroup("h"))}, ""},
+		"the group has none of that name":    {pod("p", inG, makes("x", "")), group("g", "y"), nil, "+x"},
+		"the group means one of its own":     {pod("p", inG, makes("x", "")), group("g", "x=c"), nil, "+x"},
+		"it is named already":                {pod("p", inG, makes("x", "c")), group("g", "x"), []*resourcev1.ResourceClaim{its("c", madeForGroup("g"))}, ""},
+		"named, and replaced":                {pod("p", inG, makes("x", "c")), group("g", "x"), []*resourcev1.ResourceClaim{its("d", madeForGroup("g"))}, "x=d"},
+		"bound by somebody":                  {pod("p", inG, makes("x", "c"), onNode), group("g", "x"), []*resourcev1.ResourceClaim{its("c", madeForGroup("g"), allocated)}, "!c for g"},
+		"bound, with one that they all name": {pod("p", inG, uses("c"), onNode), group("g", "c=c"), []*resourcev1.ResourceClaim{its("c", allocated)}, "!c for g"},
+		"bound, with one that is its own":    {pod("p", inG, uses("c"), onNode), group("g", "x=c"), []*resourcev1.ResourceClaim{its("c", allocated)}, "!c"},
+		"reserved for the group":             {pod("p", inG, makes("x", "c"), onNode), group("g", "x"), []*resourcev1.ResourceClaim{its("c", madeForGroup("g"), allocated, reservedForGroup("g"))}, ""},
+		"reserved for the last group g": {pod("p", inG, uses("c"), onNode), group("g", "c=c"), []*resourcev1.ResourceClaim{its("c", allocated, reservedForGroup("g"), func(c *resourcev1.ResourceClaim) {
+			c.Status.ReservedFor[0].UID = "another"
+		})}, "!c for g"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := told(plan(tc.pod, tc.group, among(tc.claims))); got != tc.want {
+				t.Errorf("got %q, want %q", got, tc.want)
 			}
-			if p.write {
-				for _, name := range slices.Sorted(maps.Keys(p.names)) {
-					got = append(got, name+"="+p.names[name])
-				}
-			}
-			for _, c := range p.reserve {
-				got = append(got, "!"+c.Name)
-			}
-			if strings.Join(got, " ") != tc.want {
+		})
+	}
+}
+
+func TestPlanForAGroup(t *testing.T) {
+	named := func(claims ...string) *schedulingv1beta1.PodGroup { // NAME=CLAIM, from the template
+		g := group("g")
+		for _, c := range claims {
+			called, claim, _ := strings.Cut(c, "=")
+			g.Spec.ResourceClaims = append(g.Spec.ResourceClaims, group("", called).Spec.ResourceClaims...)
+			g.Status.ResourceClaimStatuses = append(g.Status.ResourceClaimStatuses, schedulingv1beta1.PodGroupResourceClaimStatus{Name: called, ResourceClaimName: &claim})
+		}
+		return g
+	}
+	ends := group("g", "x")
+	ends.DeletionTimestamp = new(metav1.Now())
+	unneeded := named("x=")
+	unneeded.Status.ResourceClaimStatuses[0].ResourceClaimName = nil
+	for name, tc := range map[string]struct {
+		group  *schedulingv1beta1.PodGroup
+		claims []*resourcev1.ResourceClaim
+		want   string
+	}{
+		"without claims":             {group("g"), nil, ""},
+		"with somebody else's":       {group("g", "x=c"), nil, ""},
+		"with one from a template":   {group("g", "x"), nil, "+x"},
+		"made, and not named":        {group("g", "x", "y"), []*resourcev1.ResourceClaim{its("c", madeForGroup("g"))}, "+y x=c"},
+		"made for a pod called so":   {group("g", "x"), []*resourcev1.ResourceClaim{its("c", made("x", "p"))}, "+x"},
+		"named":                      {named("x=c"), []*resourcev1.ResourceClaim{its("c", madeForGroup("g"))}, ""},
+		"named, and gone":            {named("x=c"), nil, "+x(c)"},
+		"named, and somebody else's": {named("x=c"), []*resourcev1.ResourceClaim{its("c")}, "+x(c)"},
+		"not needed":                 {unneeded, nil, ""},
+		"of a group that ends":       {ends, nil, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := told(podPlan{making: planGroup(tc.group, among(tc.claims))}); got != tc.want {
 				t.Errorf("got %q, want %q", got, tc.want)
 			}
 		})

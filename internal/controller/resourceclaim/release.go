@@ -7,6 +7,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
+	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
@@ -30,8 +31,8 @@ type settlement struct {
 	remove bool
 }
 
-// settle returns what becomes of a claim. gone reports whether a pod that uses it is over; so does ownerOver for the
-// pod for which it was made.
+// settle returns what becomes of a claim. gone reports whether a pod that uses it is over, or a pod group gone; ownerOver,
+// whether the pod for which it was made is over.
 //
 // A claim loses its devices with its last user, so that its next one is not bound to the node of the previous one. A
 // claim that nobody uses keeps them, because a user may be on its way, unless it is deleted.
@@ -71,10 +72,14 @@ func (c *Controller) syncClaim(ctx context.Context, key string) error {
 	}
 	gone := map[resourcev1.ResourceClaimConsumerReference]bool{}
 	for _, r := range its.Status.ReservedFor {
-		if r.APIGroup != "" || r.Resource != "pods" {
-			continue // whoever reserved it for something else knows when that is over
+		switch {
+		case r.APIGroup == "" && r.Resource == "pods":
+			gone[r], err = c.gone(ctx, namespace, r)
+		case r.APIGroup == schedulingv1beta1.GroupName && r.Resource == "podgroups":
+			gone[r], err = c.groupGone(ctx, its, r)
+		default: // whoever reserved it for something else knows when that is over
 		}
-		if gone[r], err = c.gone(ctx, namespace, r); err != nil {
+		if err != nil {
 			return err
 		}
 	}

@@ -1,9 +1,10 @@
 // Package resourceclaim sees to claims for devices on behalf of pods: it makes those that pods want to have made from
 // templates, and lets go of those that pods have done with (KEP-4381).
 //
-// Two loops run. That of pods makes claims, and writes their names into the status of the pod. That of claims removes
-// reservations of pods that are over; a claim that loses its last one gives up its devices, for others to have, and one
-// that was made for a pod that is over is deleted. What is to be done is for pure functions to say (plan, settle).
+// The loop of pods makes claims, and writes their names into the status of the pod; that of pod groups, where they are
+// served, does so for groups. The loop of claims removes reservations of pods that are over, and of groups that are gone;
+// a claim that loses its last one gives up its devices, for others to have, and one that was made for a pod that is over
+// is deleted. What is to be done is for pure functions to say (plan, planGroup, settle).
 package resourceclaim
 
 import (
@@ -17,6 +18,7 @@ import (
 	clientset "k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	resourcelisters "k8s.io/client-go/listers/resource/v1"
+	schedulinglisters "k8s.io/client-go/listers/scheduling/v1beta1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
@@ -27,13 +29,15 @@ import (
 	"wherry.dev/internal/controller/written"
 )
 
-// Indices of pods: by the claims that they use, and by the templates from which claims are made for them.
+// Indices of pods: by the claims that they use, by the templates from which claims are made for them, by their groups.
+// Groups have one by their templates, too.
 const (
 	byClaim    = "wherry/resourceclaim"
 	byTemplate = "wherry/resourceclaimtemplate"
+	byGroup    = "wherry/resourceclaimpodgroup"
 )
 
-// Controller serves pods and their claims. Create one with New.
+// Controller serves pods, pod groups and their claims. Create one with New.
 type Controller struct {
 	client       clientset.Interface
 	pods, claims *controller.Loop
@@ -46,14 +50,21 @@ type Controller struct {
 
 	// What was written on behalf of a pod, by its key: its claims, and its status.
 	made, named *written.Log
+
+	// What there is of pod groups; nil where they are not served.
+	groups                       *controller.Loop
+	groupIndex                   cache.Indexer
+	groupLister                  schedulinglisters.PodGroupLister
+	madeForGroups, namedInGroups *written.Log
 }
 
-// New returns the controller, with the informers of f.
-func New(client clientset.Interface, f informers.SharedInformerFactory) (*Controller, error) {
+// New returns the controller, with the informers of f. grouped says that the API server has pod groups.
+func New(client clientset.Interface, f informers.SharedInformerFactory, grouped bool) (*Controller, error) {
 	pods, claims := f.Core().V1().Pods(), f.Resource().V1().ResourceClaims()
 	templates := f.Resource().V1().ResourceClaimTemplates()
 	err := errors.Join(claim.AddIndex(claims.Informer()), pods.Informer().AddIndexers(cache.Indexers{
 		byClaim: controller.IndexBy(usedClaims), byTemplate: controller.IndexBy(templatesOf),
+		byGroup: controller.IndexBy(controller.GroupOf),
 	}))
 	if err != nil {
 		return nil, err
@@ -67,6 +78,11 @@ func New(client clientset.Interface, f informers.SharedInformerFactory) (*Contro
 	c.pods.WaitFor(c.made, c.named)
 	c.claims = controller.NewLoop("resource_claim", c.syncClaim)
 	register(c.claimLister)
+	if grouped {
+		if err := c.watchGroups(f); err != nil {
+			return nil, err
+		}
+	}
 	// Either loop needs what the other one watches to be there.
 	return c, errors.Join(
 		c.pods.Watch(pods.Informer(), c.podChanged), c.pods.Watch(claims.Informer(), c.claimChanged),
@@ -80,10 +96,19 @@ func (c *Controller) Run(ctx context.Context) error {
 	events, stop := controller.Recorder(ctx, c.client, "resource_claim")
 	defer stop()
 	c.events = events
-	ended := make(chan error, 1)
-	go func() { ended <- c.claims.Run(ctx) }()
-	err := c.pods.Run(ctx)
-	return errors.Join(err, <-ended)
+	others := []*controller.Loop{c.claims}
+	if c.groups != nil {
+		others = append(others, c.groups)
+	}
+	ended := make(chan error, len(others))
+	for _, l := range others {
+		go func() { ended <- l.Run(ctx) }()
+	}
+	errs := []error{c.pods.Run(ctx)}
+	for range others {
+		errs = append(errs, <-ended)
+	}
+	return errors.Join(errs...)
 }
 
 // usedClaims returns the keys of the claims that a pod uses, as far as they have names.

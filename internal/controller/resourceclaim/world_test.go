@@ -31,7 +31,7 @@ func run(t *testing.T, client *fake.Clientset) (stop func()) {
 		return false, nil, nil
 	})
 	f := informers.NewSharedInformerFactory(client, 0)
-	c, err := New(client, f)
+	c, err := New(client, f, true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -200,6 +200,87 @@ func TestClaimsOfExtendedResourcesGo(t *testing.T) {
 		left := claims(t, client)
 		if len(left) != 1 || left[0].Name != "kept" || left[0].Status.Allocation == nil || len(left[0].Status.ReservedFor) != 1 {
 			t.Errorf("there are %+v", left)
+		}
+	})
+}
+
+// TestAGroupHasClaims that are made once, whichever comes first: its pods, the group or the template. They stay while it
+// is there, or one of its pods that runs.
+func TestAGroupHasClaims(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset(pod("p", inG, makes("x", "")), pod("q", inG, makes("x", "")))
+		defer run(t, client)()
+		if _, err := client.SchedulingV1beta1().PodGroups("ns").Create(t.Context(), group("g", "x"), metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		events, err := client.CoreV1().Events("").List(t.Context(), metav1.ListOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(events.Items) != 1 || events.Items[0].Message != `PodGroupResourceClaim x: resource claim template "template": not found` {
+			t.Errorf("events: %+v", events.Items)
+		}
+		if _, err := client.ResourceV1().ResourceClaimTemplates("ns").Create(t.Context(), template(), metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		all := claims(t, client)
+		if len(all) != 1 {
+			t.Fatalf("claims: %+v", all)
+		}
+		c := &all[0]
+		if ref := metav1.GetControllerOf(c); ref == nil || ref.Kind != "PodGroup" || ref.APIVersion != "scheduling.k8s.io/v1beta1" || c.GenerateName != "g-x-" {
+			t.Errorf("the claim: %+v", c)
+		}
+		g, err := client.SchedulingV1beta1().PodGroups("ns").Get(t.Context(), "g", metav1.GetOptions{})
+		if err != nil || len(g.Status.ResourceClaimStatuses) != 1 || *g.Status.ResourceClaimStatuses[0].ResourceClaimName != c.Name {
+			t.Errorf("the group: %v, %+v", err, g)
+		}
+		for _, name := range []string{"p", "q"} {
+			p, err := client.CoreV1().Pods("ns").Get(t.Context(), name, metav1.GetOptions{})
+			if err != nil || len(p.Status.ResourceClaimStatuses) != 1 || *p.Status.ResourceClaimStatuses[0].ResourceClaimName != c.Name {
+				t.Errorf("pod %s: %v, %+v", name, err, p)
+			}
+		}
+
+		allocated(c)
+		reservedForGroup("g")(c)
+		if _, err := client.ResourceV1().ResourceClaims("ns").UpdateStatus(t.Context(), c, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		left := func() int {
+			t.Helper()
+			synctest.Wait()
+			return len(claims(t, client)[0].Status.ReservedFor)
+		}
+		if left() != 1 {
+			t.Error("it is taken back from the group at once")
+		}
+		end := func(name string) {
+			t.Helper()
+			p, err := client.CoreV1().Pods("ns").Get(t.Context(), name, metav1.GetOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			p.Status.Phase = v1.PodSucceeded
+			if _, err := client.CoreV1().Pods("ns").UpdateStatus(t.Context(), p, metav1.UpdateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		end("p")
+		if left() != 1 {
+			t.Error("it is taken back when one pod is over")
+		}
+		if err := client.SchedulingV1beta1().PodGroups("ns").Delete(t.Context(), "g", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if left() != 1 {
+			t.Error("it is taken back from a pod that runs")
+		}
+		end("q")
+		if left() != 0 {
+			t.Error("it is still reserved for a group that is gone")
 		}
 	})
 }

@@ -240,11 +240,11 @@ func (m *Manager) claims(ctx context.Context, pod *v1.Pod, names map[string]bool
 			return nil, fmt.Errorf("fetch ResourceClaim %s: %w", name, err)
 		}
 		if names[name] {
-			if err := resourceclaim.IsForPod(pod, its, false); err != nil {
+			if err := resourceclaim.IsForPod(pod, its, true); err != nil {
 				return nil, err
 			}
 		}
-		if !resourceclaim.IsReservedForPod(pod, its, false) {
+		if !resourceclaim.IsReservedForPod(pod, its, true) {
 			return nil, fmt.Errorf("pod %s (%s) is not allowed to use ResourceClaim %s (%s)", pod.Name, pod.UID, name, its.UID)
 		}
 		if its.Status.Allocation == nil {

@@ -430,8 +430,8 @@ func Default() Policy {
 	return Policy{ClusterRoles(), ClusterRoleBindings(), Roles(), RoleBindings()}
 }
 
-// PodGroups returns what is added where pod groups are served: rights of users, of the scheduler, and of the controller
-// that protects groups.
+// PodGroups returns what is added where pod groups are served: rights of users, of the scheduler, and of the controllers
+// that protect groups and make their claims.
 func PodGroups() Policy {
 	const scheduling, protector = "scheduling.k8s.io", controller + "podgroup-protection-controller"
 	return Policy{
@@ -439,6 +439,7 @@ func PodGroups() Policy {
 			label(role("system:aggregate-to-edit", rule(write, scheduling, "workloads podgroups")), aggregateTo+"edit"),
 			label(role("system:aggregate-to-view", rule(read, scheduling, "workloads podgroups podgroups/status")), aggregateTo+"view"),
 			role("system:kube-scheduler", rule(read, scheduling, "podgroups"), rule("patch update", scheduling, "podgroups/status")),
+			role(controller+"resource-claim-controller", rule(read, scheduling, "podgroups"), rule("update patch", scheduling, "podgroups/status")),
 			role(protector, rule("get list watch update", scheduling, "podgroups"), rule(read, core, "pods")),
 		},
 		ClusterRoleBindings: []rbacv1.ClusterRoleBinding{bind(protector, account("podgroup-protection-controller"))},

@@ -10,6 +10,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
+	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -23,6 +24,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"wherry.dev/internal/scheduler/framework"
+	"wherry.dev/internal/scheduler/groups"
 )
 
 // Devices is DynamicResources.
@@ -36,16 +38,17 @@ type Devices struct {
 }
 
 var (
-	_ fwk.PreEnqueuePlugin  = (*Devices)(nil)
-	_ fwk.PreFilterPlugin   = (*Devices)(nil)
-	_ fwk.FilterPlugin      = (*Devices)(nil)
-	_ fwk.PostFilterPlugin  = (*Devices)(nil)
-	_ fwk.PreScorePlugin    = (*Devices)(nil)
-	_ fwk.ScorePlugin       = (*Devices)(nil)
-	_ fwk.ReservePlugin     = (*Devices)(nil)
-	_ fwk.PreBindPlugin     = (*Devices)(nil)
-	_ fwk.SignPlugin        = (*Devices)(nil)
-	_ fwk.EnqueueExtensions = (*Devices)(nil)
+	_ fwk.PreEnqueuePlugin         = (*Devices)(nil)
+	_ fwk.PreFilterPlugin          = (*Devices)(nil)
+	_ fwk.FilterPlugin             = (*Devices)(nil)
+	_ fwk.PostFilterPlugin         = (*Devices)(nil)
+	_ fwk.PodGroupPostFilterPlugin = (*Devices)(nil)
+	_ fwk.PreScorePlugin           = (*Devices)(nil)
+	_ fwk.ScorePlugin              = (*Devices)(nil)
+	_ fwk.ReservePlugin            = (*Devices)(nil)
+	_ fwk.PreBindPlugin            = (*Devices)(nil)
+	_ fwk.SignPlugin               = (*Devices)(nil)
+	_ fwk.EnqueueExtensions        = (*Devices)(nil)
 )
 
 // features are those of the allocator whose gates are on by default in Kubernetes 1.37.
@@ -123,6 +126,8 @@ type podClaim struct {
 	key types.UID
 	// mappings say which containers' extended resources it is; nil for one of the pod's own.
 	mappings []v1.ContainerExtendedResourceRequest
+	// user is for whom the claim is reserved: the pod or, if they have it in common, its group.
+	user resourcev1.ResourceClaimConsumerReference
 	// told says that the pod's status may name the claim.
 	told bool
 	// nodes are those on which its devices can be used; nil if that does not matter, or is not decided.
@@ -131,6 +136,11 @@ type podClaim struct {
 	evicts bool
 	// allocation is what was decided and is to be written, by Reserve, or before for another pod of the same group.
 	allocation *resourcev1.AllocationResult
+}
+
+// reservedFor reports whether the claim is reserved for a pod, by itself or with its group.
+func (c *podClaim) reservedFor(pod types.UID) bool {
+	return reservedFor(c.ResourceClaim, pod) || reservedFor(c.ResourceClaim, c.user.UID)
 }
 
 // open reports whether devices are still to be found for the claim.
@@ -214,7 +224,7 @@ func (d *Devices) claimsOf(pod *v1.Pod) ([]*resourcev1.ResourceClaim, error) {
 			return nil, fmt.Errorf("resourceclaim %q is being deleted", claim.Name)
 		}
 		if made {
-			if err := resourceclaim.IsForPod(pod, claim, false); err != nil {
+			if err := resourceclaim.IsForPod(pod, claim, true); err != nil {
 				return nil, err
 			}
 		}
@@ -239,15 +249,67 @@ func (d *Devices) hasOpen(pod *v1.Pod, is func(*resourcev1.ResourceClaim) bool) 
 	})
 }
 
-// groupOf returns the cycle in which the pod is scheduled together with others, or nil.
-func groupOf(cycle fwk.CycleState) *framework.GroupCycle {
+// usersOf returns for whom each of a pod's claims is reserved, by the names of the claims: for the pod or, if that is how
+// its group has them, for the group.
+func (d *Devices) usersOf(pod *v1.Pod) (map[string]resourcev1.ResourceClaimConsumerReference, error) {
+	group := d.groupOf(pod)
+	out := map[string]resourcev1.ResourceClaimConsumerReference{}
+	for i := range pod.Spec.ResourceClaims {
+		ref := &pod.Spec.ResourceClaims[i]
+		name, _, err := resourceclaim.Name(pod, ref)
+		if err != nil {
+			return nil, err
+		}
+		if name == nil {
+			continue // it turned out that none is needed
+		}
+		user, err := resourceclaim.BindTo(pod, group, ref)
+		if err != nil {
+			return nil, err
+		}
+		if out[*name].UID == "" || user.UID != pod.UID {
+			out[*name] = user
+		}
+	}
+	return out, nil
+}
+
+// groupOf returns the pod's group, or nil.
+func (d *Devices) groupOf(pod *v1.Pod) *schedulingv1beta1.PodGroup {
+	return groups.Of(d.handle.PodGroupManager().PodGroups(), pod)
+}
+
+// idle reports whether nobody uses the claim but these.
+func idle(claim *resourcev1.ResourceClaim, users sets.Set[types.UID]) bool {
+	return !slices.ContainsFunc(claim.Status.ReservedFor, func(r resourcev1.ResourceClaimConsumerReference) bool {
+		return !users.Has(r.UID)
+	})
+}
+
+// hopeful returns the pod and, as long as none of its pods has a node, its group: what they have of devices, nobody uses
+// yet.
+func (d *Devices) hopeful(pod *v1.Pod) sets.Set[types.UID] {
+	out := sets.New(pod.UID)
+	group := d.groupOf(pod)
+	if group == nil {
+		return out
+	}
+	state, err := d.handle.PodGroupManager().PodGroupStates().Get(group.Namespace, group.Name)
+	if err == nil && state.ScheduledPodsCount() == 0 {
+		out.Insert(group.UID)
+	}
+	return out
+}
+
+// cycleOf returns the cycle in which the pod is scheduled together with others, or nil.
+func cycleOf(cycle fwk.CycleState) *framework.GroupCycle {
 	group, _ := cycle.GetPodGroupSchedulingCycle().(*framework.GroupCycle)
 	return group
 }
 
-// reservedFor reports whether the claim is the pod's to use.
-func reservedFor(claim *resourcev1.ResourceClaim, pod types.UID) bool {
+// reservedFor reports whether the claim is one's to use: a pod's or, in common, a group's.
+func reservedFor(claim *resourcev1.ResourceClaim, user types.UID) bool {
 	return slices.ContainsFunc(claim.Status.ReservedFor, func(r resourcev1.ResourceClaimConsumerReference) bool {
-		return r.UID == pod
+		return r.UID == user
 	})
 }

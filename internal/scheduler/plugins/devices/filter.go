@@ -11,6 +11,7 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
@@ -18,6 +19,9 @@ import (
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 )
+
+// Deallocated is what is said of a pod, or a group, that has given up devices which kept it off other nodes.
+const Deallocated = "deallocation of ResourceClaim completed"
 
 // Elsewhere is why a pod cannot run on a node that the devices of one of its claims are not for.
 const Elsewhere = "resourceclaim not available on the node"
@@ -42,8 +46,12 @@ func (d *Devices) PreFilter(ctx context.Context, cycle fwk.CycleState, pod *v1.P
 	case len(all) == 0 && pod.Status.ExtendedResourceClaimStatus == nil:
 		return nil, fwk.NewStatus(fwk.Skip)
 	}
+	users, err := d.usersOf(pod)
+	if err != nil {
+		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, err.Error())
+	}
 	for _, claim := range all {
-		c, st := d.usable(cycle, pod, claim)
+		c, st := d.usable(cycle, claim, users[claim.Name], pod.UID)
 		if !st.IsSuccess() {
 			return nil, st
 		}
@@ -61,12 +69,13 @@ func (d *Devices) PreFilter(ctx context.Context, cycle fwk.CycleState, pod *v1.P
 // PreFilterExtensions returns nil: other pods do not matter, only their claims do.
 func (*Devices) PreFilterExtensions() fwk.PreFilterExtensions { return nil }
 
-// usable returns the claim as the pod can use it, or why it cannot.
-func (d *Devices) usable(cycle fwk.CycleState, pod *v1.Pod, claim *resourcev1.ResourceClaim) (*podClaim, *fwk.Status) {
-	c := &podClaim{ResourceClaim: claim, key: claim.UID}
+// usable returns the claim as the pod can use it, or why it cannot. user is for whom it is reserved.
+func (d *Devices) usable(cycle fwk.CycleState, claim *resourcev1.ResourceClaim,
+	user resourcev1.ResourceClaimConsumerReference, pod types.UID) (*podClaim, *fwk.Status) {
+	c := &podClaim{ResourceClaim: claim, key: claim.UID, user: user}
 	if claim.Status.Allocation == nil {
 		if p := d.claims.promised(claim.UID); p != nil {
-			if group := groupOf(cycle); group == nil || p.cycle != group {
+			if group := cycleOf(cycle); group == nil || p.cycle != group {
 				// The claim's next version helps, at once.
 				return nil, fwk.NewStatus(fwk.Pending,
 					fmt.Sprintf("resource claim %s is in the process of being allocated", klog.KObj(claim)))
@@ -77,7 +86,7 @@ func (d *Devices) usable(cycle fwk.CycleState, pod *v1.Pod, claim *resourcev1.Re
 	if c.open() {
 		return c, d.classesExist(claim)
 	}
-	if len(claim.Status.ReservedFor) >= resourcev1.ResourceClaimReservedForMaxSize && !reservedFor(claim, pod.UID) {
+	if len(claim.Status.ReservedFor) >= resourcev1.ResourceClaimReservedForMaxSize && !c.reservedFor(pod) {
 		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "resourceclaim in use")
 	}
 	var err error
@@ -240,28 +249,76 @@ func (d *Devices) PostFilter(ctx context.Context, cycle fwk.CycleState, pod *v1.
 		return nil, fwk.NewStatus(fwk.Unschedulable)
 	}
 	if len(s.stale) > 0 {
-		return nil, d.removeStale(ctx, s, pod)
+		if err := d.removeStale(ctx, s.stale, pod); err != nil {
+			return nil, fwk.AsStatus(err)
+		}
+		return nil, fwk.NewStatus(fwk.Unschedulable, "deletion of ResourceClaim completed")
 	}
 	if err := d.lookPastPreemption(ctx, s, pod, statuses); err != nil {
 		return nil, fwk.AsStatus(err)
 	}
+	users := d.hopeful(pod)
 	for c := range s.elsewhere {
-		if c.Status.Allocation == nil || !idle(c.ResourceClaim, pod) {
+		if c.Status.Allocation == nil || !idle(c.ResourceClaim, users) {
 			continue
 		}
-		if _, err := d.update(ctx, c, d.giveUp(c, pod)); err != nil {
-			return nil, fwk.AsStatus(fmt.Errorf("deallocate resource claim %s: %w", klog.KObj(c), err))
+		if err := d.giveUp(ctx, c, users); err != nil {
+			return nil, fwk.AsStatus(err)
 		}
-		return nil, fwk.NewStatus(fwk.Unschedulable, "deallocation of ResourceClaim completed")
+		return nil, fwk.NewStatus(fwk.Unschedulable, Deallocated)
 	}
 	return nil, fwk.NewStatus(fwk.Unschedulable, "still not schedulable")
+}
+
+// PodGroupPostFilter has a pod group that fits nowhere begin anew: it deletes what former attempts have left behind, and
+// gives up the devices of its claims that cannot be used on every node, if nobody else uses them. The next versions of
+// these have the group tried again.
+func (d *Devices) PodGroupPostFilter(ctx context.Context, _ fwk.PodGroupCycleState, group fwk.PodGroupInfo,
+	_ fwk.PodGroupSchedulingFunc) (*fwk.PodGroupPostFilterResult, *fwk.Status) {
+	users := sets.New[types.UID]()
+	for _, pod := range group.GetUnscheduledPods() {
+		users = users.Union(d.hopeful(pod))
+	}
+	given, now := sets.New[types.UID](), time.Now()
+	for _, pod := range group.GetUnscheduledPods() {
+		all, err := d.claimsOf(pod)
+		if err != nil {
+			continue // it waits for a claim
+		}
+		if err := d.removeStale(ctx, d.staleOf(pod, all), pod); err != nil {
+			return nil, fwk.AsStatus(err)
+		}
+		for _, claim := range all {
+			if given.Has(claim.UID) || !idle(claim, users) || !d.restricts(claim, now) {
+				continue
+			}
+			if err := d.giveUp(ctx, &podClaim{ResourceClaim: claim, key: claim.UID}, users); err != nil {
+				return nil, fwk.AsStatus(err)
+			}
+			given.Insert(claim.UID)
+		}
+	}
+	if given.Len() > 0 {
+		return nil, fwk.NewStatus(fwk.Unschedulable, Deallocated)
+	}
+	return nil, fwk.NewStatus(fwk.Unschedulable)
+}
+
+// restricts reports whether a claim has devices that cannot be used on every node.
+func (d *Devices) restricts(claim *resourcev1.ResourceClaim, now time.Time) bool {
+	if claim.Status.Allocation == nil {
+		return false
+	}
+	tainted, err := d.slices.evicts(claim, now)
+	return claim.Status.Allocation.NodeSelector != nil || err == nil && tainted || d.failed(claim, now)
 }
 
 // lookPastPreemption remembers idle claims that cannot be used on a node that another plugin has rejected before Filter
 // was asked, and on which room could be made. Upstream does not look there: then a claim keeps its pod off such a node,
 // although nobody uses it.
 func (d *Devices) lookPastPreemption(ctx context.Context, s *state, pod *v1.Pod, statuses fwk.NodeToStatusReader) error {
-	inTheWay := func(c *podClaim) bool { return c.Status.Allocation != nil && idle(c.ResourceClaim, pod) }
+	users := d.hopeful(pod)
+	inTheWay := func(c *podClaim) bool { return c.Status.Allocation != nil && idle(c.ResourceClaim, users) }
 	if !slices.ContainsFunc(s.claims, inTheWay) {
 		return nil
 	}
@@ -283,19 +340,17 @@ func (d *Devices) lookPastPreemption(ctx context.Context, s *state, pod *v1.Pod,
 	return nil
 }
 
-// idle reports whether nobody but the pod uses the claim.
-func idle(claim *resourcev1.ResourceClaim, pod *v1.Pod) bool {
-	used := claim.Status.ReservedFor
-	return len(used) == 0 || len(used) == 1 && used[0].UID == pod.UID
-}
-
-// giveUp deallocates a claim, unless it is used now, or has other devices than it had.
-func (d *Devices) giveUp(c *podClaim, pod *v1.Pod) change {
-	return func(ctx context.Context, latest *resourcev1.ResourceClaim) (*resourcev1.ResourceClaim, error) {
-		if !idle(latest, pod) || !same(latest.Status.Allocation, c.Status.Allocation) {
+// giveUp deallocates a claim, unless others than these use it now, or it has other devices than it had.
+func (d *Devices) giveUp(ctx context.Context, c *podClaim, users sets.Set[types.UID]) error {
+	_, err := d.update(ctx, c, func(ctx context.Context, latest *resourcev1.ResourceClaim) (*resourcev1.ResourceClaim, error) {
+		if !idle(latest, users) || !same(latest.Status.Allocation, c.Status.Allocation) {
 			return latest, nil // what has changed has the pod tried again
 		}
 		latest.Status = resourcev1.ResourceClaimStatus{}
 		return d.api(latest).UpdateStatus(ctx, latest, metav1.UpdateOptions{})
+	})
+	if err != nil {
+		return fmt.Errorf("deallocate resource claim %s: %w", klog.KObj(c), err)
 	}
+	return nil
 }

@@ -45,14 +45,14 @@ func (d *Devices) Reserve(_ context.Context, cycle fwk.CycleState, pod *v1.Pod, 
 		}
 		with := c.DeepCopy()
 		with.Status.Allocation = c.allocation
-		d.claims.promise(with, pod.UID, groupOf(cycle))
+		d.claims.promise(with, pod.UID, cycleOf(cycle))
 	}
 	return nil
 }
 
 // Unreserve takes back the promises that were not written, and the pod's reservations, and deletes the claim that was
 // made for it. Devices that were written to claims of its own stay with them: if the pod's next attempt goes elsewhere,
-// PostFilter gives them up.
+// PostFilter gives them up. So do claims that are reserved for the pod's group, since others of it may use them.
 func (d *Devices) Unreserve(ctx context.Context, cycle fwk.CycleState, pod *v1.Pod, _ string) {
 	s := stateOf(cycle)
 	if s == nil {
@@ -91,7 +91,7 @@ func (d *Devices) PreBind(ctx context.Context, cycle fwk.CycleState, pod *v1.Pod
 		return nil
 	}
 	for _, c := range s.claims {
-		if reservedFor(c.ResourceClaim, pod.UID) {
+		if c.reservedFor(pod.UID) {
 			continue
 		}
 		if !c.made() {
@@ -99,7 +99,7 @@ func (d *Devices) PreBind(ctx context.Context, cycle fwk.CycleState, pod *v1.Pod
 				return fwk.AsStatus(err)
 			}
 		}
-		answer, err := d.reserve(ctx, c, pod)
+		answer, err := d.reserve(ctx, c)
 		if err != nil {
 			return fwk.AsStatus(err)
 		}
@@ -111,9 +111,9 @@ func (d *Devices) PreBind(ctx context.Context, cycle fwk.CycleState, pod *v1.Pod
 	return d.awaitReady(ctx, s, pod, node)
 }
 
-// reserve writes the claim's allocation, if that is to be done, and that the pod uses it.
-func (d *Devices) reserve(ctx context.Context, c *podClaim, pod *v1.Pod) (*resourcev1.ResourceClaim, error) {
-	answer, err := d.update(ctx, c, d.join(c, pod))
+// reserve writes the claim's allocation, if that is to be done, and who uses it.
+func (d *Devices) reserve(ctx context.Context, c *podClaim) (*resourcev1.ResourceClaim, error) {
+	answer, err := d.update(ctx, c, d.join(c))
 	if err == nil {
 		return answer, nil
 	}
@@ -125,7 +125,7 @@ func (d *Devices) reserve(ctx context.Context, c *podClaim, pod *v1.Pod) (*resou
 		return nil, err
 	}
 	d.claims.note(now, c.key)
-	if reservedFor(now, pod.UID) && same(now.Status.Allocation, c.decided()) {
+	if reservedFor(now, c.user.UID) && same(now.Status.Allocation, c.decided()) {
 		return now, nil
 	}
 	return nil, err
@@ -176,8 +176,8 @@ func (d *Devices) api(claim *resourcev1.ResourceClaim) resourceclient.ResourceCl
 	return d.client.ResourceV1().ResourceClaims(claim.Namespace)
 }
 
-// join reserves the claim for the pod, and allocates it if nobody has. It must have, or get, what was decided.
-func (d *Devices) join(c *podClaim, pod *v1.Pod) change {
+// join reserves the claim for the pod or its group, and allocates it if nobody has. It must have, or get, what was decided.
+func (d *Devices) join(c *podClaim) change {
 	return func(ctx context.Context, latest *resourcev1.ResourceClaim) (*resourcev1.ResourceClaim, error) {
 		switch has := latest.Status.Allocation; {
 		case latest.DeletionTimestamp != nil:
@@ -194,11 +194,10 @@ func (d *Devices) join(c *podClaim, pod *v1.Pod) change {
 		case !same(has, c.decided()):
 			return nil, fmt.Errorf("claim %s got allocated elsewhere in the meantime", klog.KObj(latest))
 		}
-		if reservedFor(latest, pod.UID) {
+		if reservedFor(latest, c.user.UID) {
 			return latest, nil
 		}
-		latest.Status.ReservedFor = append(latest.Status.ReservedFor,
-			resourcev1.ResourceClaimConsumerReference{Resource: "pods", Name: pod.Name, UID: pod.UID})
+		latest.Status.ReservedFor = append(latest.Status.ReservedFor, c.user)
 		answer, err := d.api(latest).UpdateStatus(ctx, latest, metav1.UpdateOptions{})
 		if err != nil {
 			return nil, fmt.Errorf("add reservation to claim %s: %w", klog.KObj(latest), err)

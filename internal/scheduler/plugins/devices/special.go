@@ -11,8 +11,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
-	fwk "k8s.io/kube-scheduler/framework"
 )
 
 // The devices that stand for extended resources are those of a claim that the scheduler makes for the pod (upstream
@@ -51,7 +51,10 @@ func special(pod *v1.Pod, n *need) *resourcev1.ResourceClaim {
 
 func newSpecial(pod *v1.Pod, n *need) *podClaim {
 	claim := special(pod, n)
-	return &podClaim{ResourceClaim: claim, key: claim.UID, mappings: n.mappings}
+	return &podClaim{
+		ResourceClaim: claim, key: claim.UID, mappings: n.mappings,
+		user: resourcev1.ResourceClaimConsumerReference{Resource: "pods", Name: pod.Name, UID: pod.UID},
+	}
 }
 
 // made reports whether the claim exists, as far as this attempt knows.
@@ -64,7 +67,7 @@ func (d *Devices) staleOf(pod *v1.Pod, own []*resourcev1.ResourceClaim) []*podCl
 	for _, claim := range d.madeFor(pod) {
 		going := claim.DeletionTimestamp != nil && !slices.Contains(claim.Finalizers, resourcev1.Finalizer)
 		named := slices.ContainsFunc(own, func(c *resourcev1.ResourceClaim) bool { return c.UID == claim.UID })
-		if !going && !named && idle(claim, pod) {
+		if !going && !named && idle(claim, sets.New(pod.UID)) {
 			out = append(out, &podClaim{ResourceClaim: claim, key: claim.UID})
 		}
 	}
@@ -87,7 +90,7 @@ func (d *Devices) create(ctx context.Context, c *podClaim) error {
 // remove deletes a claim that was made for the pod, with its finalizer, unless anybody else uses it now.
 func (d *Devices) remove(ctx context.Context, c *podClaim, pod *v1.Pod) error {
 	_, err := d.update(ctx, c, func(ctx context.Context, latest *resourcev1.ResourceClaim) (*resourcev1.ResourceClaim, error) {
-		if !idle(latest, pod) {
+		if !idle(latest, sets.New(pod.UID)) {
 			return nil, fmt.Errorf("claim %s is used by others", klog.KObj(latest))
 		}
 		if i := slices.Index(latest.Finalizers, resourcev1.Finalizer); i >= 0 {
@@ -156,11 +159,11 @@ func (d *Devices) unmake(ctx context.Context, c *podClaim, pod *v1.Pod) {
 }
 
 // removeStale deletes what a former attempt has left behind. That they are gone has the pod tried again.
-func (d *Devices) removeStale(ctx context.Context, s *state, pod *v1.Pod) *fwk.Status {
-	for _, c := range s.stale {
+func (d *Devices) removeStale(ctx context.Context, stale []*podClaim, pod *v1.Pod) error {
+	for _, c := range stale {
 		if err := d.remove(ctx, c, pod); err != nil {
-			return fwk.AsStatus(err)
+			return err
 		}
 	}
-	return fwk.NewStatus(fwk.Unschedulable, "deletion of ResourceClaim completed")
+	return nil
 }
