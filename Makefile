@@ -12,6 +12,8 @@ LINT     := v2.15.0
 DATA_DIR ?= /var/lib/wherry
 RUN_DIR  ?= /run/wherry
 UP_FLAGS ?=
+# Memory is cheaper than time: the compiler and the linker collect garbage from 2 GiB on.
+COMPILE  := GOGC=off GOMEMLIMIT=2GiB $(GO)
 # Runtimes to compare with, in `make bench-cri`.
 CONTAINERD ?= $(shell command -v containerd)
 
@@ -36,8 +38,8 @@ deps-test: ## install what a node and its tests need from Debian: deps, and cont
 	@packaging/deps.sh test
 
 build: ## build bin/wherry, and bin/wherry-cni: the CNI plugins alone
-	$(GO) build -ldflags '$(LDFLAGS)' -o $(BIN) ./cmd/wherry
-	$(GO) build -ldflags '$(LDFLAGS)' -o $(BIN)-cni ./cmd/wherry-cni
+	$(COMPILE) build -ldflags '$(LDFLAGS)' -o $(BIN) ./cmd/wherry
+	$(COMPILE) build -ldflags '$(LDFLAGS)' -o $(BIN)-cni ./cmd/wherry-cni
 
 images: deps ## build the demo images into out/images
 	@$(GO) run ./test/images/build out/images

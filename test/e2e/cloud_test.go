@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -62,11 +61,7 @@ func (c *cloud) write() {
 func (c *cloud) manage(m *nodes.Machine) {
 	c.t.Helper()
 	program := filepath.Join(c.t.TempDir(), "cloud")
-	build := exec.CommandContext(c.t.Context(), "go", "build", "-o", program, "wherry.dev/test/cloud")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		c.t.Fatalf("%v: %s", err, out)
-	}
+	compile(c.t, ".", "-ldflags=-s -w", "-o", program, "wherry.dev/test/cloud")
 	kubeconfig := filepath.Join(m.Data, "kubeconfig")
 	run := m.Command(c.t.Context(), program, "--kubeconfig", kubeconfig, "--authentication-kubeconfig", kubeconfig, "--authorization-kubeconfig", kubeconfig,
 		"--cloud-config", c.file, "--leader-elect=false", "--node-monitor-period=1s", "--secure-port=10258", "--bind-address=127.0.0.1",

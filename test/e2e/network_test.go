@@ -17,15 +17,21 @@ import (
 	"wherry.dev/test/images"
 )
 
+// compile runs `go build` in a folder, as `make build` does: with memory to spare.
+func compile(t testing.TB, dir string, args ...string) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", append([]string{"build"}, args...)...)
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), "CGO_ENABLED=0", "GOGC=off", "GOMEMLIMIT=2GiB")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("go build in %s: %v\n%s", dir, err, out)
+	}
+}
+
 // saveProgram builds a program of this repository into an image.
 func saveProgram(t *testing.T, pkg, tag string) func(path string) error {
 	t.Helper()
 	bin := filepath.Join(t.TempDir(), "program")
-	cmd := exec.Command("go", "build", "-ldflags=-s -w", "-o", bin, pkg)
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("build %s: %v\n%s", pkg, err, out)
-	}
+	compile(t, ".", "-ldflags=-s -w", "-o", bin, pkg)
 	data, err := os.ReadFile(bin)
 	if err != nil {
 		t.Fatal(err)

@@ -19,11 +19,7 @@ func (c *cluster) startGangScheduler() {
 	c.t.Helper()
 	bin := filepath.Join(c.t.TempDir(), "gang-scheduler")
 	const dir = "../../examples/scheduler-plugin"
-	build := exec.Command("go", "build", "-ldflags=-s -w", "-o", bin, ".")
-	build.Dir = dir
-	if out, err := build.CombinedOutput(); err != nil {
-		c.t.Fatalf("build %s: %v\n%s", dir, err, out)
-	}
+	compile(c.t, dir, "-ldflags=-s -w", "-o", bin, ".")
 	var log strings.Builder
 	cmd := exec.Command(bin, "--config", filepath.Join(dir, "config.yaml"), "--kubeconfig", filepath.Join(c.data, "kubeconfig"), "--secure-port", "0")
 	cmd.Stdout, cmd.Stderr = &log, &log

@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -164,10 +163,7 @@ func (s *several) upstream(m *nodes.Machine, paths map[string]string) string {
 func (s *several) as(version string) string {
 	s.t.Helper()
 	path := filepath.Join(filepath.Dir(filepath.Dir(s.data)), "wherry")
-	cmd := exec.CommandContext(s.t.Context(), "go", "build", "-ldflags", "-X k8s.io/component-base/version.gitVersion="+version+"+wherry", "-o", path, "wherry.dev/cmd/wherry")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		s.t.Fatalf("%v: %s", err, out)
-	}
+	compile(s.t, ".", "-ldflags=-s -w -X k8s.io/component-base/version.gitVersion="+version+"+wherry", "-o", path, "wherry.dev/cmd/wherry")
 	return path
 }
 
