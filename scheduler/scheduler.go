@@ -163,6 +163,7 @@ func (o *schedulerOptions) load(ctx context.Context, flags *pflag.FlagSet, cfg *
 			cfg.PodGroups = on
 		case gated.TopologyAwareWorkloadScheduling:
 			cfg.Topology = on
+		case gated.DRAWorkloadResourceClaims: // what a group says of its claims goes
 		default:
 			klog.FromContext(ctx).Info("Feature gate has no effect", "flag", "--feature-gates", "gate", name)
 		}

@@ -140,10 +140,26 @@ func (s *Scheduler) fail(ctx context.Context, a *attempt, err error) {
 	}
 	// Before the pod can be tried again, so that nobody takes the room in between.
 	s.queue.Nominator().AddNominatedPod(klog.FromContext(ctx), a.info.PodInfo, a.nominated)
+	s.leaves(ctx, a, s.queue.Nominator().NodeOf(pod.UID))
 	if !s.queue.Requeue(ctx, a.info) || ctx.Err() != nil {
 		return
 	}
 	s.statuses.put(ctx, pod.UID, &statusUpdate{profile: a.profile, pod: pod, reason: reason, message: err.Error(), nominated: a.nominated})
+}
+
+// leaves wakes those who kept off the node for which the pod was nominated, if it has another one now, or none. What the
+// API says of that need not change: the nomination may not be written yet.
+func (s *Scheduler) leaves(ctx context.Context, a *attempt, now string) {
+	if a.held != "" && a.held != now {
+		s.freed(ctx, a.info.GetPod(), a.held)
+	}
+}
+
+// freed wakes those who kept off the room of a pod that was nominated for the node: to them, it is as if it had gone.
+func (s *Scheduler) freed(ctx context.Context, pod *v1.Pod, node string) {
+	held := pod.DeepCopy()
+	held.Status.NominatedNodeName = node
+	s.move(ctx, time.Now(), fwk.UnscheduledPod, fwk.Delete, held, nil)
 }
 
 // report tells a pod's user why it has no node. One that has got a node before it is its turn has that in its events only.

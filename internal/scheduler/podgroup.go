@@ -88,9 +88,7 @@ func (s *Scheduler) releaseRoom(ctx context.Context, pod *v1.Pod) {
 			profile: s.profiles[p.Spec.SchedulerName], pod: p, reason: v1.PodReasonUnschedulable,
 			message: s.preEnqueue(ctx, p).Message(), nominated: &fwk.NominatingInfo{NominatingMode: fwk.ModeOverride},
 		})
-		held := p.DeepCopy() // to others, it is as if the pod had gone
-		held.Status.NominatedNodeName = node
-		s.move(ctx, time.Now(), fwk.UnscheduledPod, fwk.Delete, held, nil)
+		s.freed(ctx, p, node)
 	}
 }
 

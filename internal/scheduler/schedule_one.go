@@ -31,6 +31,7 @@ type attempt struct {
 	group   *groupCycle        // nil for a pod that is on its own
 	node    string             // once it is decided
 	assumed *framework.PodInfo // the pod as it is there
+	held    string             // the node for which the pod was nominated when the attempt began
 	// nominated is what becomes of the pod's nomination if it has no node; nil: nothing.
 	nominated *fwk.NominatingInfo
 	// planned is the node that was found in a rehearsal: it is looked at first.
@@ -75,7 +76,7 @@ func (s *Scheduler) attempt(ctx context.Context, info *framework.QueuedPodInfo) 
 	ctx = klog.NewContext(ctx, klog.FromContext(ctx).WithValues("pod", klog.KObj(pod)))
 	a := &attempt{
 		profile: s.profiles[pod.Spec.SchedulerName], info: info,
-		state: framework.NewCycleState(info.PodInfo), start: time.Now(),
+		state: framework.NewCycleState(info.PodInfo), start: time.Now(), held: s.queue.Nominator().NodeOf(pod.UID),
 	}
 	trace.Record(ctx, string(pod.UID), "scheduler: wait in queue", info.Timestamp, a.start)
 	return ctx, a
@@ -83,6 +84,7 @@ func (s *Scheduler) attempt(ctx context.Context, info *framework.QueuedPodInfo) 
 
 // startBinding binds the pod while the next one's cycle runs.
 func (s *Scheduler) startBinding(ctx context.Context, a *attempt) {
+	s.leaves(ctx, a, a.node)
 	s.binding.Add(1)
 	s.bindings.Go(func() {
 		defer s.binding.Add(-1)

@@ -82,7 +82,7 @@ func New(ctx context.Context, client clientset.Interface, cfg Config) (*Schedule
 	s.queue = queue.New(queue.Config{
 		Less: s.less, PreEnqueue: s.preEnqueue, Listeners: s.listeners, Hints: s.hint,
 		Shape: s.hintShape, Helps: s.helps,
-		InitialBackoff: cfg.InitialBackoff, MaxBackoff: cfg.MaxBackoff,
+		InitialBackoff: cfg.InitialBackoff, MaxBackoff: cfg.MaxBackoff, Placed: s.cache.Has,
 	})
 	for _, p := range cfg.Profiles {
 		s.recorders[p.SchedulerName] = s.events.NewRecorder(scheme.Scheme, p.SchedulerName)

@@ -308,12 +308,12 @@ func (l *life) addDevices(w *world) string {
 		l.t.Fatal(err)
 	}
 	w.meant = map[v1.ResourceName]bool{impliedGPU: true, v1.ResourceName(resourceOf(class)): true}
-	slices, err := l.client.ResourceV1().ResourceSlices().List(l.t.Context(), metav1.ListOptions{})
+	offers, err := l.client.ResourceV1().ResourceSlices().List(l.t.Context(), metav1.ListOptions{})
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	for i := range slices.Items {
-		w.devices[*slices.Items[i].Spec.NodeName] = len(slices.Items[i].Spec.Devices)
+	for i := range offers.Items {
+		w.devices[*offers.Items[i].Spec.NodeName] = len(offers.Items[i].Spec.Devices)
 	}
 	pods := map[types.UID]bool{}
 	for _, p := range l.pods() {
@@ -326,7 +326,7 @@ func (l *life) addDevices(w *world) string {
 	for _, c := range l.deviceClaims() {
 		w.deviceClaims[c.Name] = c
 		for _, r := range c.Status.ReservedFor {
-			if !pods[r.UID] {
+			if !pods[r.UID] && !slices.ContainsFunc(l.squads, func(s *squad) bool { return s.shares && r.UID == "group-"+types.UID(s.name) }) {
 				return fmt.Sprintf("claim %s is reserved for pod %s, which is over", c.Name, r.Name)
 			}
 		}
@@ -427,7 +427,9 @@ func (w world) withoutDevices() string {
 			if c == nil || len(given(c)) != int(c.Spec.Devices.Requests[0].Exactly.Count) {
 				return fmt.Sprintf("pod %s was bound, and its claim %q has no devices", p.Name, name)
 			}
-			if !slices.ContainsFunc(c.Status.ReservedFor, func(r resourcev1.ResourceClaimConsumerReference) bool { return r.UID == p.UID }) {
+			if !slices.ContainsFunc(c.Status.ReservedFor, func(r resourcev1.ResourceClaimConsumerReference) bool {
+				return r.UID == p.UID || r.UID == "group-"+types.UID(squadOf(p))
+			}) {
 				return fmt.Sprintf("claim %s is not reserved for pod %s", name, p.Name)
 			}
 			for _, d := range given(c) {

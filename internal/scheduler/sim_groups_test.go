@@ -18,6 +18,8 @@ type squad struct {
 	priority int32
 	// zoned means that all of its pods are to be in one zone.
 	zoned bool
+	// shares means that its pods have a claim for a device in common.
+	shares bool
 	// torn means that the scheduler was stopped while the group existed: it may have stopped between two bindings.
 	torn bool
 }
@@ -46,7 +48,11 @@ func (l *life) groupStep() {
 				Topology: []schedulingv1beta1.TopologyConstraint{{Key: v1.LabelTopologyZone}},
 			}
 		}
-		l.note("group %s: at least %d, priority %d, in one zone %v, disruption mode %+v", s.name, s.least, s.priority, s.zoned, g.Spec.DisruptionMode)
+		if s.shares = l.driven && l.r.IntN(2) == 0; s.shares {
+			g.Spec.ResourceClaims = []schedulingv1beta1.PodGroupResourceClaim{{Name: "dev", ResourceClaimTemplateName: new(template)}}
+		}
+		l.note("group %s: at least %d, priority %d, in one zone %v, shares a device %v, disruption mode %+v",
+			s.name, s.least, s.priority, s.zoned, s.shares, g.Spec.DisruptionMode)
 		if l.r.IntN(3) > 0 { // else the pods come first
 			_, err := groups.Create(l.t.Context(), g, metav1.CreateOptions{})
 			fail(err)
@@ -83,6 +89,9 @@ func (l *life) join(s *squad, cpu, zone string, important func(*v1.Pod)) {
 	if zone != "" {
 		p.Spec.NodeSelector = map[string]string{v1.LabelTopologyZone: zone}
 	}
+	if s.shares {
+		withTemplate(template)(p)
+	}
 	s.made++
 	l.note("pod %s of %s: %s CPU, priority %d, %s", p.Name, s.name, cpu, *p.Spec.Priority, wants(p))
 	l.create(p)
@@ -118,6 +127,12 @@ func (l *life) checkGroups(w world, pods []*v1.Pod) string {
 		if exist < s.least {
 			continue
 		}
+		if s.shares {
+			if why := w.holds(s, waits, bound); why != "" {
+				return why
+			}
+			continue // where its first pod goes decides about the others, and may not be the best place for them
+		}
 		places := []map[string]*v1.Node{w.nodes}
 		if s.zoned {
 			places = w.zones(s.name)
@@ -131,6 +146,22 @@ func (l *life) checkGroups(w world, pods []*v1.Pod) string {
 			if could := without.room(waits, nodes); could > 0 && bound+could >= s.least {
 				return fmt.Sprintf("%d pods of the group %s run and %d more could without pods of a lower priority than %d, at least %d must; one was told %q",
 					bound, s.name, could, s.priority, s.least, told(waits[0]))
+			}
+		}
+	}
+	return ""
+}
+
+// holds returns which device a group has though none of its pods has found a node with it.
+func (w world) holds(s *squad, waits []*v1.Pod, bound int) string {
+	for _, p := range waits {
+		for _, name := range devicesOf(p) {
+			c := w.deviceClaims[name]
+			if c == nil {
+				return fmt.Sprintf("pod %s of the group %s has no claim", p.Name, s.name)
+			}
+			if bound == 0 && len(given(c)) > 0 {
+				return fmt.Sprintf("the group %s waits, and its claim %s has %v; pod %s was told %q", s.name, name, given(c), p.Name, told(p))
 			}
 		}
 	}

@@ -289,11 +289,15 @@ func (s *Scheduler) drop(ctx context.Context, pod *v1.Pod) {
 // being made for it.
 func (s *Scheduler) dropWaiting(ctx context.Context, pod *v1.Pod) {
 	came := time.Now()
+	held := s.queue.Nominator().NodeOf(pod.UID)
 	s.queue.Remove(pod.UID)
 	s.cache.RemovePod(pod.UID) // it may have been bound without our seeing it
 	s.groups.Remove(pod)
 	s.shared.Waiting.Reject(pod.UID, "the pod was deleted")
 	s.move(ctx, came, fwk.UnscheduledPod, fwk.Delete, pod, nil)
+	if held != "" && held != pod.Status.NominatedNodeName { // it was not written yet
+		s.freed(ctx, pod, held)
+	}
 	s.releaseRoom(ctx, pod)
 }
 

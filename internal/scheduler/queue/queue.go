@@ -73,6 +73,9 @@ type Config struct {
 	Helps          func(plugin string, pod *framework.QueuedPodInfo, event fwk.ClusterEvent, oldObj, newObj any) bool
 	InitialBackoff time.Duration
 	MaxBackoff     time.Duration
+	// Placed reports whether a pod that is in flight has a node by now. Nobody has to keep off a node for it any more,
+	// whatever its status still says.
+	Placed func(types.UID) bool
 }
 
 // place is where a pod is.
@@ -166,9 +169,9 @@ func (q *Queue) Nominator() *framework.Nominator { return q.nominator }
 // waits reports whether the pod waits for a node.
 func (q *Queue) waits(uid types.UID) bool {
 	q.mu.Lock()
-	defer q.mu.Unlock()
 	_, ok := q.items[uid]
-	return ok
+	q.mu.Unlock()
+	return ok && !q.cfg.Placed(uid)
 }
 
 func (q *Queue) signal() {

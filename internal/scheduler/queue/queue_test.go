@@ -25,6 +25,7 @@ func pod(name string, priority int32) *v1.Pod {
 
 func newQueue(gated map[string]bool) *Queue {
 	return New(Config{
+		Placed: func(types.UID) bool { return false },
 		Less: func(a, b fwk.QueuedEntityInfo) bool {
 			if a.GetPriority() != b.GetPriority() {
 				return a.GetPriority() > b.GetPriority()
@@ -633,4 +634,29 @@ func TestOneOfAShapeIsAskedAbout(t *testing.T) {
 			t.Errorf("%d pods are tried again, %d wait", active, waiting)
 		}
 	})
+}
+
+// TestNobodyKeepsOffANodeForAPodThatHasOne: that the pod is nominated for it may be heard of when it is just being bound
+// there. It counted twice then, and whoever it kept off was not woken when it counted once again.
+func TestNobodyKeepsOffANodeForAPodThatHasOne(t *testing.T) {
+	q := newQueue(nil)
+	placed := false
+	q.cfg.Placed = func(types.UID) bool { return placed }
+	add := func(node string) {
+		t.Helper()
+		p := pod("p", 0)
+		p.Status.NominatedNodeName = node
+		if err := q.Add(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	add("n1")
+	if n := len(q.Nominator().NominatedPodsForNode("n1")); n != 1 {
+		t.Errorf("%d pods are nominated while it waits", n)
+	}
+	placed = true
+	add("n1")
+	if n := len(q.Nominator().NominatedPodsForNode("n1")); n != 0 {
+		t.Errorf("%d pods are nominated when it has a node", n)
+	}
 }
