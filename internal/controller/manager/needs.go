@@ -66,6 +66,11 @@ var needs = map[string][]schema.GroupVersionResource{
 	"garbage-collector-controller":                   nil, // it follows what is served
 }
 
+// wants are the resources that a controller reads besides, where they are served.
+var wants = map[string][]schema.GroupVersionResource{
+	"resourceclaim-controller": of("scheduling.k8s.io/v1beta1", "podgroups"),
+}
+
 func of(gv string, resources ...string) []schema.GroupVersionResource {
 	parsed, err := schema.ParseGroupVersion(gv)
 	if err != nil {
@@ -103,6 +108,8 @@ func (c *Config) missing(name string) (r schema.GroupVersionResource, lost bool)
 	}
 	return r, false
 }
+
+func (c *Config) lacks(r schema.GroupVersionResource) bool { return !c.serves(r) }
 
 func (c *Config) serves(r schema.GroupVersionResource) bool { return c.Serves == nil || c.Serves(r) }
 

@@ -1,6 +1,8 @@
 package manager
 
 import (
+	"slices"
+
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	batchv1 "k8s.io/api/batch/v1"
@@ -10,7 +12,6 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
 	definitions "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset/typed/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/informers"
@@ -144,7 +145,7 @@ func plain[C controller.Controller](build func(clientset.Interface, informers.Sh
 }
 
 func buildResourceClaims(p *parts) (controller.Controller, error) {
-	return resourceclaim.New(p.client, p.informers, p.serves(schedulingv1beta1.SchemeGroupVersion.WithResource("podgroups")))
+	return resourceclaim.New(p.client, p.informers, !slices.ContainsFunc(wants["resourceclaim-controller"], p.lacks))
 }
 
 func buildRootCA(p *parts) (controller.Controller, error) {
