@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"path/filepath"
-	"slices"
 
 	"k8s.io/client-go/informers"
 	clientset "k8s.io/client-go/kubernetes"
@@ -54,9 +53,9 @@ func (d *Daemon) clusterInfo(ca []byte) (clusterinfo.Config, error) {
 	if facts.ServiceNetworks, err = cluster.ParseNetworks("--service-cidr", d.cfg.ServiceCIDR); err != nil {
 		return clusterinfo.Config{}, err
 	}
-	facts.DNS = slices.Clone(d.cfg.ClusterDNS)
-	if d.dns != nil {
-		facts.DNS = []string{d.dns.IP.String()}
+	// From the configuration: servers may come before this one's own DNS server is there.
+	if facts.DNS, err = d.clusterDNS(); err != nil {
+		return clusterinfo.Config{}, err
 	}
 	return clusterinfo.Config{Server: "https://" + hostPort(d.cfg.NodeIPs()[0].String(), d.cfg.SecurePort), CA: ca, Facts: &facts}, nil
 }
