@@ -1,11 +1,13 @@
 package pods
 
 import (
+	"slices"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // NativeResource reports whether a resource is Kubernetes' own, and not a device plugin's or the like.
@@ -27,6 +29,13 @@ func DropDevices[V any](pod *v1.Pod, requests map[v1.ResourceName]V) {
 			delete(requests, v1.ResourceName(m.ResourceName))
 		}
 	}
+}
+
+// ReservedFor reports whether a claim is reserved for one, a pod or a group of pods.
+func ReservedFor(claim *resourcev1.ResourceClaim, user types.UID) bool {
+	return slices.ContainsFunc(claim.Status.ReservedFor, func(r resourcev1.ResourceClaimConsumerReference) bool {
+		return r.UID == user
+	})
 }
 
 // PodOfClaim returns the pod for whose extended resources a claim was made, by what the claim says; nil if it says

@@ -9,7 +9,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/informers"
@@ -51,16 +50,11 @@ func planGroup(g *schedulingv1beta1.PodGroup, there around) making {
 	}
 	for i := range g.Spec.ResourceClaims {
 		ref := &g.Spec.ResourceClaims[i]
-		name, made, err := resourceclaim.NameFromPodGroup(g, ref)
+		name, _, err := resourceclaim.NameFromPodGroup(g, ref)
 		if ref.ResourceClaimTemplateName == nil || err == nil && name == nil {
 			continue // somebody else's, or it turned out that none is needed
 		}
-		var its *resourcev1.ResourceClaim
-		if err == nil {
-			if its = there.named(*name); its != nil && made && resourceclaim.IsForPodGroup(g, its) != nil {
-				its = nil // somebody else's, after the group's own was deleted
-			}
-		}
+		its := there.usable(name, func(its *resourcev1.ResourceClaim) error { return resourceclaim.IsForPodGroup(g, its) })
 		want := missing{ref.Name, *ref.ResourceClaimTemplateName, ptr.Deref(name, "")}
 		if m.find(want, its, there.owned(g.UID)) == nil {
 			m.make = append(m.make, want)
@@ -74,11 +68,8 @@ func (c *Controller) syncGroup(ctx context.Context, key string) error {
 	if err != nil {
 		return err
 	}
-	g, err := c.groupLister.PodGroups(namespace).Get(name)
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	if err != nil {
+	g, err := controller.Found(c.groupLister.PodGroups(namespace).Get(name))
+	if g == nil {
 		return err
 	}
 	return c.carryOut(ctx, c.ofGroup(g), planGroup(g, c.around(namespace)))
@@ -182,15 +173,12 @@ func (c *Controller) groupGone(ctx context.Context, its *resourcev1.ResourceClai
 	if c.groupLister == nil {
 		return false, nil // nobody here knows whether it is over
 	}
-	g, err := c.groupLister.PodGroups(its.Namespace).Get(r.Name)
-	if apierrors.IsNotFound(err) { // or the informer does not know it yet
-		g, err = c.client.SchedulingV1beta1().PodGroups(its.Namespace).Get(ctx, r.Name, metav1.GetOptions{})
-	}
-	switch {
-	case err == nil && g.UID == r.UID:
-		return false, nil
-	case err != nil && !apierrors.IsNotFound(err):
+	g, err := known(ctx, r.Name, c.groupLister.PodGroups(its.Namespace), c.client.SchedulingV1beta1().PodGroups(its.Namespace))
+	if err != nil {
 		return false, fmt.Errorf("look for pod group %s/%s, which uses a claim: %w", its.Namespace, r.Name, err)
+	}
+	if g != nil && g.UID == r.UID {
+		return false, nil
 	}
 	users, err := controller.LookUp[*v1.Pod](c.podIndex, byClaim, keyOf(its))
 	if err != nil {

@@ -4,12 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
@@ -17,6 +15,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"wherry.dev/internal/api/pods"
+	"wherry.dev/internal/controller"
 	"wherry.dev/internal/controller/claim"
 )
 
@@ -40,6 +39,18 @@ type around struct {
 	owned func(types.UID) []*resourcev1.ResourceClaim // the claims that were made for a pod or a group
 }
 
+// usable returns the claim of that name, or nil: there is none, or it is somebody else's, after the owner's own was
+// deleted. check says whether it is. name may be nil.
+func (a around) usable(name *string, check func(*resourcev1.ResourceClaim) error) *resourcev1.ResourceClaim {
+	if name == nil {
+		return nil
+	}
+	if its := a.named(*name); its != nil && check(its) == nil {
+		return its
+	}
+	return nil
+}
+
 // plan returns what is to be done for a pod. group is its group; nil if it has none, and where there are no groups.
 func plan(pod *v1.Pod, group *schedulingv1beta1.PodGroup, there around) podPlan {
 	p := podPlan{making: making{names: map[string]string{}}}
@@ -52,12 +63,12 @@ func plan(pod *v1.Pod, group *schedulingv1beta1.PodGroup, there around) podPlan 
 		if err == nil && name == nil {
 			continue // it turned out that none is needed
 		}
-		var its *resourcev1.ResourceClaim
-		if err == nil {
-			if its = there.named(*name); its != nil && made && resourceclaim.IsForPod(pod, its, true) != nil {
-				its = nil // somebody else's, after the pod's own was deleted
+		its := there.usable(name, func(its *resourcev1.ResourceClaim) error {
+			if !made {
+				return nil
 			}
-		}
+			return resourceclaim.IsForPod(pod, its, true)
+		})
 		user, err := resourceclaim.BindTo(pod, group, ref)
 		if err != nil {
 			continue // it names neither a claim nor a template
@@ -70,17 +81,11 @@ func plan(pod *v1.Pod, group *schedulingv1beta1.PodGroup, there around) podPlan 
 			}
 		}
 		if its != nil && pod.Spec.NodeName != "" && its.Status.Allocation != nil && its.DeletionTimestamp == nil &&
-			!reservedFor(its, pod.UID) && !reservedFor(its, user.UID) {
+			!pods.ReservedFor(its, pod.UID) && !pods.ReservedFor(its, user.UID) {
 			p.reserve = append(p.reserve, reservation{its, user})
 		}
 	}
 	return p
-}
-
-func reservedFor(its *resourcev1.ResourceClaim, user types.UID) bool {
-	return slices.ContainsFunc(its.Status.ReservedFor, func(r resourcev1.ResourceClaimConsumerReference) bool {
-		return r.UID == user
-	})
 }
 
 func (c *Controller) syncPod(ctx context.Context, key string) error {
@@ -88,11 +93,8 @@ func (c *Controller) syncPod(ctx context.Context, key string) error {
 	if err != nil {
 		return err
 	}
-	pod, err := c.podLister.Pods(namespace).Get(name)
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	if err != nil {
+	pod, err := controller.Found(c.podLister.Pods(namespace).Get(name))
+	if pod == nil {
 		return err
 	}
 	group, known := c.groupOf(pod)

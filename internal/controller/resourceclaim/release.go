@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"wherry.dev/internal/api/pods"
+	"wherry.dev/internal/controller"
 )
 
 // over reports whether none of the pod's containers runs, and none will.
@@ -63,18 +64,15 @@ func (c *Controller) syncClaim(ctx context.Context, key string) error {
 	if err != nil {
 		return err
 	}
-	its, err := c.claimLister.ResourceClaims(namespace).Get(name)
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	if err != nil {
+	its, err := controller.Found(c.claimLister.ResourceClaims(namespace).Get(name))
+	if its == nil {
 		return err
 	}
 	gone := map[resourcev1.ResourceClaimConsumerReference]bool{}
 	for _, r := range its.Status.ReservedFor {
 		switch {
 		case r.APIGroup == "" && r.Resource == "pods":
-			gone[r], err = c.gone(ctx, namespace, r)
+			gone[r], err = c.podGone(ctx, namespace, r)
 		case r.APIGroup == schedulingv1beta1.GroupName && r.Resource == "podgroups":
 			gone[r], err = c.groupGone(ctx, its, r)
 		default: // whoever reserved it for something else knows when that is over
@@ -96,21 +94,27 @@ func (c *Controller) syncClaim(ctx context.Context, key string) error {
 	return err
 }
 
-// gone reports whether a pod that uses a claim is over. If the informer does not know it, it may not know it yet, and
-// the API server is asked: a claim must not be taken away from a pod that is just being scheduled.
-func (c *Controller) gone(ctx context.Context, namespace string,
+// podGone reports whether a pod that uses a claim is over.
+func (c *Controller) podGone(ctx context.Context, namespace string,
 	r resourcev1.ResourceClaimConsumerReference) (bool, error) {
-	pod, err := c.podLister.Pods(namespace).Get(r.Name)
-	if apierrors.IsNotFound(err) {
-		pod, err = c.client.CoreV1().Pods(namespace).Get(ctx, r.Name, metav1.GetOptions{})
-	}
-	if apierrors.IsNotFound(err) {
-		return true, nil
-	}
+	pod, err := known(ctx, r.Name, c.podLister.Pods(namespace), c.client.CoreV1().Pods(namespace))
 	if err != nil {
 		return false, fmt.Errorf("look for pod %s/%s, which uses a claim: %w", namespace, r.Name, err)
 	}
-	return pod.UID != r.UID || over(pod), nil
+	return pod == nil || pod.UID != r.UID || over(pod), nil
+}
+
+// known returns who uses a claim, nil if there is nobody of that name. If the informer does not know him, it may not know
+// him yet, and the API server is asked: a claim must not be taken away from a pod that is just being scheduled.
+func known[T any](ctx context.Context, name string, lister interface{ Get(name string) (*T, error) },
+	api interface {
+		Get(ctx context.Context, name string, opts metav1.GetOptions) (*T, error)
+	},
+) (*T, error) {
+	if user, err := controller.Found(lister.Get(name)); user != nil || err != nil {
+		return user, err
+	}
+	return controller.Found(api.Get(ctx, name, metav1.GetOptions{}))
 }
 
 // release carries a settlement out. Each write fails if the claim has changed meanwhile, which has it settled anew.

@@ -23,6 +23,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/utils/ptr"
 
+	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/scheduler/framework"
 	"wherry.dev/internal/scheduler/groups"
 )
@@ -140,7 +141,7 @@ type podClaim struct {
 
 // reservedFor reports whether the claim is reserved for a pod, by itself or with its group.
 func (c *podClaim) reservedFor(pod types.UID) bool {
-	return reservedFor(c.ResourceClaim, pod) || reservedFor(c.ResourceClaim, c.user.UID)
+	return pods.ReservedFor(c.ResourceClaim, pod) || pods.ReservedFor(c.ResourceClaim, c.user.UID)
 }
 
 // open reports whether devices are still to be found for the claim.
@@ -305,11 +306,4 @@ func (d *Devices) hopeful(pod *v1.Pod) sets.Set[types.UID] {
 func cycleOf(cycle fwk.CycleState) *framework.GroupCycle {
 	group, _ := cycle.GetPodGroupSchedulingCycle().(*framework.GroupCycle)
 	return group
-}
-
-// reservedFor reports whether the claim is one's to use: a pod's or, in common, a group's.
-func reservedFor(claim *resourcev1.ResourceClaim, user types.UID) bool {
-	return slices.ContainsFunc(claim.Status.ReservedFor, func(r resourcev1.ResourceClaimConsumerReference) bool {
-		return r.UID == user
-	})
 }

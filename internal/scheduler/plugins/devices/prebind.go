@@ -17,6 +17,8 @@ import (
 	resourceclient "k8s.io/client-go/kubernetes/typed/resource/v1"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
+
+	"wherry.dev/internal/api/pods"
 )
 
 // Reserve promises to the open claims what Filter has found for them on the node.
@@ -64,7 +66,7 @@ func (d *Devices) Unreserve(ctx context.Context, cycle fwk.CycleState, pod *v1.P
 	}
 	for _, c := range s.claims {
 		d.claims.withdraw(c.key, pod.UID)
-		if !reservedFor(c.ResourceClaim, pod.UID) {
+		if !pods.ReservedFor(c.ResourceClaim, pod.UID) {
 			continue
 		}
 		if _, err := d.update(ctx, c, d.leave(pod.UID)); err != nil && !apierrors.IsNotFound(err) {
@@ -125,7 +127,7 @@ func (d *Devices) reserve(ctx context.Context, c *podClaim) (*resourcev1.Resourc
 		return nil, err
 	}
 	d.claims.note(now, c.key)
-	if reservedFor(now, c.user.UID) && same(now.Status.Allocation, c.decided()) {
+	if pods.ReservedFor(now, c.user.UID) && same(now.Status.Allocation, c.decided()) {
 		return now, nil
 	}
 	return nil, err
@@ -194,7 +196,7 @@ func (d *Devices) join(c *podClaim) change {
 		case !same(has, c.decided()):
 			return nil, fmt.Errorf("claim %s got allocated elsewhere in the meantime", klog.KObj(latest))
 		}
-		if reservedFor(latest, c.user.UID) {
+		if pods.ReservedFor(latest, c.user.UID) {
 			return latest, nil
 		}
 		latest.Status.ReservedFor = append(latest.Status.ReservedFor, c.user)
@@ -222,7 +224,7 @@ func (d *Devices) protect(ctx context.Context, claim *resourcev1.ResourceClaim) 
 // leave takes back a pod's reservation.
 func (d *Devices) leave(pod types.UID) change {
 	return func(ctx context.Context, latest *resourcev1.ResourceClaim) (*resourcev1.ResourceClaim, error) {
-		if !reservedFor(latest, pod) {
+		if !pods.ReservedFor(latest, pod) {
 			return latest, nil
 		}
 		latest.Status.ReservedFor = slices.DeleteFunc(latest.Status.ReservedFor,
