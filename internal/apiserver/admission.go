@@ -24,6 +24,7 @@ func (s *Server) makeAdmission(version compatibility.EffectiveVersion) (generica
 		Room:       s.backend.Room,
 		Client:     s.ownClient,
 		Kinds:      s.mapper,
+		Features:   s.cfg.features(),
 		Hook:       s.hooks.Plugin,
 	}, s.cfg.admissionPlugins())
 }

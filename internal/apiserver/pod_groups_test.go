@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -44,6 +45,40 @@ func TestNoPodGroupsWithoutTheGate(t *testing.T) {
 	s, stop = run(t, dir, withPodGroups, without(t, "scheduling.k8s.io/v1beta1=false"))
 	answers(t, admin(t, s), map[string]int{"/apis/scheduling.k8s.io/v1beta1": 404})
 	stop()
+}
+
+// TestPreemptionPoliciesOfPodGroups: with their gate, a group has that of its class, and no other.
+func TestPreemptionPoliciesOfPodGroups(t *testing.T) {
+	s, stop := run(t, t.TempDir(), withPodGroups, func(c *Config) { c.FeatureGates["kube:PodGroupPreemptionPolicy"] = true })
+	defer stop()
+	c, ctx := admin(t, s), t.Context()
+	for name, policy := range map[string]*corev1.PreemptionPolicy{"meek": new(corev1.PreemptNever), "usual": nil} {
+		pc := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Value: 10, PreemptionPolicy: policy}
+		if _, err := c.SchedulingV1().PriorityClasses().Create(ctx, pc, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	groups, made := c.SchedulingV1beta1().PodGroups("default"), 0
+	create := func(class string, policy *schedulingv1beta1.PreemptionPolicy) (*schedulingv1beta1.PodGroup, error) {
+		made++
+		g := groupOf(fmt.Sprintf("g%d", made))
+		g.Spec.PriorityClassName, g.Spec.PreemptionPolicy = class, policy
+		return groups.Create(ctx, g, metav1.CreateOptions{})
+	}
+	for class, want := range map[string]schedulingv1beta1.PreemptionPolicy{
+		"meek": schedulingv1beta1.PreemptNever, "usual": schedulingv1beta1.PreemptLowerPriority, "": schedulingv1beta1.PreemptLowerPriority,
+	} {
+		for _, given := range []*schedulingv1beta1.PreemptionPolicy{nil, &want} {
+			if g, err := create(class, given); err != nil || g.Spec.PreemptionPolicy == nil || *g.Spec.PreemptionPolicy != want {
+				t.Errorf("class %q: %v, %+v", class, err, g)
+			}
+		}
+	}
+	_, err := create("meek", new(schedulingv1beta1.PreemptLowerPriority))
+	const words = "preemption policy set in the pod group (PreemptLowerPriority) must match the preemption policy computed (Never)"
+	if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), words) {
+		t.Errorf("another policy than the class has: %v", err)
+	}
 }
 
 func TestPodGroups(t *testing.T) {

@@ -118,7 +118,8 @@ func (s *Server) Features() gated.Features { return s.cfg.features() }
 func (c *Config) features() gated.Features {
 	return gated.Features{
 		PodGroups: c.PodGroups(), Topology: c.gate(gated.TopologyAwareWorkloadScheduling),
-		GroupClaims: c.gate(gated.DRAWorkloadResourceClaims), VolumeHealth: c.gate(gated.CSIVolumeHealth),
+		GroupClaims: c.gate(gated.DRAWorkloadResourceClaims), GroupPreemption: c.gate(gated.PodGroupPreemptionPolicy),
+		VolumeHealth: c.gate(gated.CSIVolumeHealth),
 	}
 }
 

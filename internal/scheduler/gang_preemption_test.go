@@ -17,6 +17,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
+// meek makes a pod preempt nobody.
+func meek(p *v1.Pod) { p.Spec.PreemptionPolicy = new(v1.PreemptNever) }
+
 // gangOf is a gang of a priority.
 func gangOf(name string, least, priority int32, change ...func(*schedulingv1beta1.PodGroup)) *schedulingv1beta1.PodGroup {
 	g := gang(name, least)
@@ -38,6 +41,7 @@ func TestPreemptionForAGang(t *testing.T) {
 	}
 	db := labelled("app", "db")
 	a, b := pod("a", "1", member("g"), priority(5)), pod("b", "1", member("g"), priority(5))
+	meekA, meekB := pod("a", "1", member("g"), priority(5), meek), pod("b", "1", member("g"), priority(5), meek)
 	for name, tc := range map[string]struct {
 		has   []runtime.Object
 		gang  []*v1.Pod
@@ -72,17 +76,14 @@ func TestPreemptionForAGang(t *testing.T) {
 		"not of the same priority": {[]runtime.Object{
 			node("n1", "2"), pod("p1", "1", on("n1"), priority(4)), pod("p2", "1", on("n1"), priority(5)), gangOf("g", 2, 5),
 		}, []*v1.Pod{a, b}, 0, "p1 p2"},
-		"the group's priority counts, not its pods'": {[]runtime.Object{
-			node("n1", "2"), pod("p1", "1", on("n1"), priority(4)), pod("p2", "1", on("n1"), priority(4)), gangOf("g", 2, 3),
-		}, []*v1.Pod{a, b}, 0, "p1 p2"},
 		"never, says the group": {[]runtime.Object{
 			node("n1", "2"), pod("p1", "2", on("n1")), gangOf("g", 2, 5, func(g *schedulingv1beta1.PodGroup) {
 				g.Spec.PreemptionPolicy = new(schedulingv1beta1.PreemptNever)
 			}),
-		}, []*v1.Pod{a, b}, 0, "p1"},
-		"never, says a pod": {[]runtime.Object{
+		}, []*v1.Pod{meekA, meekB}, 0, "p1"},
+		"never, say the pods": {[]runtime.Object{
 			node("n1", "2"), pod("p1", "2", on("n1")), gangOf("g", 2, 5),
-		}, []*v1.Pod{a, pod("b", "1", member("g"), priority(5), func(p *v1.Pod) { p.Spec.PreemptionPolicy = new(v1.PreemptNever) })}, 0, "p1"},
+		}, []*v1.Pod{meekA, meekB}, 0, "p1"},
 		"out of each other's way": {[]runtime.Object{
 			node("n1", "9"), node("n2", "9"), pod("p1", "1", on("n1"), labelled("app", "x")), pod("p2", "1", on("n2"), labelled("app", "x")),
 			pod("p3", "1", on("n2")), gangOf("g", 2, 5),

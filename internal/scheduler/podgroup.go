@@ -17,7 +17,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/utils/ptr"
 
+	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/scheduler/framework"
 	"wherry.dev/internal/scheduler/groups"
 	"wherry.dev/internal/scheduler/plugins"
@@ -125,7 +127,7 @@ func (s *Scheduler) gather(ctx context.Context, first *framework.QueuedPodInfo, 
 func (s *Scheduler) groupCycle(ctx context.Context, g *groupCycle) error {
 	s.cycle.Lock()
 	defer s.cycle.Unlock()
-	if err := g.oneScheduler(); err != nil {
+	if err := s.alike(g); err != nil {
 		return g.failAll(err)
 	}
 	defer s.snapshot.ForgetPlacement()
@@ -255,12 +257,37 @@ func (s *Scheduler) lacks(g *groupCycle) bool {
 	})
 }
 
-// oneScheduler returns an error if the pods have different schedulers' names: profiles do not schedule together.
-func (g *groupCycle) oneScheduler() error {
-	first := g.attempts[0].pod().Spec.SchedulerName
+// alike returns an error if a pod of the group, one that runs too, has another scheduler, priority or preemption policy
+// than the group and the others. One attempt is made for all of them; and the group's priority, which no quota counts,
+// gives a pod nothing that its own does not.
+func (s *Scheduler) alike(g *groupCycle) error {
+	var all []*v1.Pod
 	for _, m := range g.attempts {
-		if name := m.pod().Spec.SchedulerName; name != first {
-			return fmt.Errorf("all pods in a single pod group should have the same .spec.schedulerName set, got: %q and %q", first, name)
+		all = append(all, m.pod())
+	}
+	first := all[0]
+	if name, ok := pods.Group(first); ok {
+		if state, err := s.groups.PodGroupStates().Get(name.Namespace, name.Name); err == nil {
+			all = append(all, state.ScheduledPods()...)
+		}
+	}
+	const rule = "all pods in a single pod group should have the same "
+	for _, p := range all {
+		if a, b := first.Spec.SchedulerName, p.Spec.SchedulerName; a != b {
+			return fmt.Errorf(rule+".spec.schedulerName set, got: %q and %q", a, b)
+		}
+		if g.group == nil {
+			continue
+		}
+		if a, b := framework.Priority(p), ptr.Deref(g.group.Spec.Priority, 0); a != b {
+			return fmt.Errorf(rule+"priority as the pod group's priority, got %d and %d", a, b)
+		}
+		policy := framework.PreemptionPolicy(p)
+		if of := g.group.Spec.PreemptionPolicy; of != nil && policy != v1.PreemptionPolicy(*of) {
+			return fmt.Errorf(rule+"preemption policy as the pod group's preemption policy, got %v and %v", policy, *of)
+		}
+		if b := framework.PreemptionPolicy(first); policy != b {
+			return fmt.Errorf(rule+"preemption policy, got %v and %v", policy, b)
 		}
 	}
 	return nil

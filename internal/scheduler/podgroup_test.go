@@ -2,6 +2,7 @@ package scheduler_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -195,20 +196,51 @@ func TestABasicGroupsPodsAreOnTheirOwn(t *testing.T) {
 	})
 }
 
-func TestPodsOfAGroupHaveOneScheduler(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		cfg := scheduler.DefaultConfig()
-		cfg.PodGroups = true
-		cfg.Profiles = append(cfg.Profiles, scheduler.ProfileConfig{SchedulerName: "second"})
-		c := startConfig(t, cfg, same, node("n1", "4"), gang("g", 2), pod("a", "1", member("g")),
-			pod("b", "1", member("g"), func(p *v1.Pod) { p.Spec.SchedulerName = "second" }))
-		defer c.stop()
-		c.settle()
-		if n := c.bound("a", "b"); n != 0 {
-			t.Errorf("%d are bound", n)
-		}
-		c.wantCondition(`False SchedulerError: all pods in a single pod group should have the same .spec.schedulerName set, got: "default-scheduler" and "second"`)
-	})
+// TestPodsOfAGroupAreAlike: none is scheduled while one of them, even one that runs, is not like its group. A pod whose
+// own priority is low, which a quota may count, does not preempt others by that of its group.
+func TestPodsOfAGroupAreAlike(t *testing.T) {
+	low := pod("low", "4", on("n1"))
+	for name, tc := range map[string]struct {
+		objs []runtime.Object
+		told string
+	}{
+		"schedulers": {[]runtime.Object{
+			gangOf("g", 2, 5), pod("a", "1", member("g"), priority(5)),
+			pod("b", "1", member("g"), priority(5), func(p *v1.Pod) { p.Spec.SchedulerName = "second" }),
+		}, `.spec.schedulerName set, got: "default-scheduler" and "second"`},
+		"priority": {[]runtime.Object{
+			gangOf("g", 2, 5), pod("a", "1", member("g")), pod("b", "1", member("g"), priority(5)), low,
+		}, "priority as the pod group's priority, got 0 and 5"},
+		"of one that runs": {[]runtime.Object{
+			gangOf("g", 2, 5), pod("a", "1", member("g"), priority(5)), pod("b", "1", member("g"), priority(5)), low,
+			pod("c", "0", member("g"), on("n1"), priority(6)),
+		}, "priority as the pod group's priority, got 6 and 5"},
+		"preemption policy": {[]runtime.Object{
+			gangOf("g", 2, 5), pod("a", "1", member("g"), priority(5)), pod("b", "1", member("g"), priority(5), meek), low,
+		}, "preemption policy, got Never and PreemptLowerPriority"},
+		"the group's preemption policy": {[]runtime.Object{
+			gangOf("g", 2, 5, func(g *schedulingv1beta1.PodGroup) { g.Spec.PreemptionPolicy = new(schedulingv1beta1.PreemptNever) }),
+			pod("a", "1", member("g"), priority(5)), pod("b", "1", member("g"), priority(5)), low,
+		}, "preemption policy as the pod group's preemption policy, got PreemptLowerPriority and Never"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				cfg := scheduler.DefaultConfig()
+				cfg.PodGroups = true
+				cfg.Profiles = append(cfg.Profiles, scheduler.ProfileConfig{SchedulerName: "second"})
+				c := startConfig(t, cfg, same, append(tc.objs, node("n1", "4"))...)
+				defer c.stop()
+				c.settle()
+				if n := c.bound("a", "b"); n != 0 {
+					t.Errorf("%d are bound", n)
+				}
+				c.wantCondition("False SchedulerError: all pods in a single pod group should have the same " + tc.told)
+				if slices.Contains(tc.objs, runtime.Object(low)) && !slices.Contains(c.names(), "low") {
+					t.Error("a pod was preempted")
+				}
+			})
+		})
+	}
 }
 
 // TestWithoutTheGateGroupsMeanNothing: as with upstream's scheduler.

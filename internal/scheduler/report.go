@@ -183,7 +183,7 @@ func (s *Scheduler) fixes(ctx context.Context, profile *framework.Profile, state
 	switch own := framework.Priority(info.GetPod()); {
 	case most >= own:
 		out = append(out, fmt.Sprintf("end %s on node %s, or give the pod a priority above %d, so that it preempts them", who, n.Node().Name, most))
-	case info.GetPod().Spec.PreemptionPolicy != nil && *info.GetPod().Spec.PreemptionPolicy == v1.PreemptNever:
+	case framework.PreemptionPolicy(info.GetPod()) == v1.PreemptNever:
 		out = append(out, fmt.Sprintf("end %s on node %s: the pod's preemptionPolicy is Never", who, n.Node().Name))
 	default:
 		out = append(out, fmt.Sprintf("preempt %s on node %s", who, n.Node().Name))

@@ -52,8 +52,8 @@ func TestAGroupOfOneDomain(t *testing.T) {
 				"0/1 nodes are available: 1 Insufficient cpu. preemption: No preemption victims found for incoming preemptor"},
 		"without the label": {[]runtime.Object{node("n4", "9"), gangOf("g", 2, 5, oneRack)}, []*v1.Pod{a, b}, "",
 			"False Unschedulable: 0/1 nodes are available: no feasible placements found."},
-		"with those that run":      {append(racks, gangOf("g", 2, 5, oneRack), pod("run", "1", on("n3"), member("g"))), []*v1.Pod{a}, "n2", "True Scheduled: "},
-		"only with those that run": {append(racks, gangOf("g", 1, 5, oneRack), pod("run", "1", on("n1"), member("g"))), []*v1.Pod{a}, "", ""},
+		"with those that run":      {append(racks, gangOf("g", 2, 5, oneRack), pod("run", "1", on("n3"), member("g"), priority(5))), []*v1.Pod{a}, "n2", "True Scheduled: "},
+		"only with those that run": {append(racks, gangOf("g", 1, 5, oneRack), pod("run", "1", on("n1"), member("g"), priority(5))), []*v1.Pod{a}, "", ""},
 		"where more have room":     {append(racks, gangOf("g", 1, 5, oneRack)), []*v1.Pod{a, b, d}, "n2 n3", "True Scheduled: "},
 		"a basic one, too":         {append(racks, gangOf("g", 0, 5, oneRack)), []*v1.Pod{a, b}, "n2 n3", "True Scheduled: "},
 		"where it fills the nodes": {[]runtime.Object{
@@ -63,7 +63,8 @@ func TestAGroupOfOneDomain(t *testing.T) {
 		"apart from each other": {[]runtime.Object{
 			node("n1", "2", inRack("x")), node("n2", "1", inRack("y")), node("n3", "1", inRack("y")), gangOf("g", 2, 5, oneRack),
 		}, []*v1.Pod{
-			pod("a", "1", member("g"), labelled("app", "x"), apart(v1.LabelHostname)), pod("b", "1", member("g"), labelled("app", "x"), apart(v1.LabelHostname)),
+			pod("a", "1", member("g"), priority(5), labelled("app", "x"), apart(v1.LabelHostname)),
+			pod("b", "1", member("g"), priority(5), labelled("app", "x"), apart(v1.LabelHostname)),
 		}, "n2 n3", "True Scheduled: "},
 		"where it can preempt": {[]runtime.Object{
 			node("n1", "1", inRack("x")), node("n2", "1", inRack("y")), node("n3", "1", inRack("y")), pod("low", "1", on("n3")),

@@ -23,21 +23,27 @@ const (
 	// DRAWorkloadResourceClaims is the gate of pod groups whose pods have claims for devices in common. It takes
 	// GenericWorkload. It is the API server's: other components go by what a group says.
 	DRAWorkloadResourceClaims = "DRAWorkloadResourceClaims"
+	// PodGroupPreemptionPolicy is the gate of pod groups that say whether they preempt others. It takes GenericWorkload.
+	// It is the API server's: the scheduler goes by what a group says.
+	PodGroupPreemptionPolicy = "PodGroupPreemptionPolicy"
 	// CSIVolumeHealth is the gate of what CSI drivers say about the health of volumes, for API server and kubelet.
 	CSIVolumeHealth = "CSIVolumeHealth"
 )
 
 // Known reports whether a gate is one of these.
 func Known(gate string) bool {
-	return slices.Contains([]string{GenericWorkload, TopologyAwareWorkloadScheduling, DRAWorkloadResourceClaims, CSIVolumeHealth}, gate)
+	return slices.Contains([]string{
+		GenericWorkload, TopologyAwareWorkloadScheduling, DRAWorkloadResourceClaims, PodGroupPreemptionPolicy, CSIVolumeHealth,
+	}, gate)
 }
 
 // Features says which features are on that are off by default.
 type Features struct {
-	PodGroups    bool // GenericWorkload
-	Topology     bool // TopologyAwareWorkloadScheduling
-	GroupClaims  bool // DRAWorkloadResourceClaims
-	VolumeHealth bool // CSIVolumeHealth
+	PodGroups       bool // GenericWorkload
+	Topology        bool // TopologyAwareWorkloadScheduling
+	GroupClaims     bool // DRAWorkloadResourceClaims
+	GroupPreemption bool // PodGroupPreemptionPolicy
+	VolumeHealth    bool // CSIVolumeHealth
 }
 
 // Check returns an error for a feature that takes another one.
@@ -49,6 +55,8 @@ func (f Features) Check() error {
 		return fmt.Errorf("the feature gate %s takes %s=true, too", TopologyAwareWorkloadScheduling, GenericWorkload)
 	case f.GroupClaims:
 		return fmt.Errorf("the feature gate %s takes %s=true, too", DRAWorkloadResourceClaims, GenericWorkload)
+	case f.GroupPreemption:
+		return fmt.Errorf("the feature gate %s takes %s=true, too", PodGroupPreemptionPolicy, GenericWorkload)
 	}
 	return nil
 }
@@ -128,20 +136,24 @@ func (f Features) Workload(w, old *schedulingv1beta1.Workload) {
 	if !f.GroupClaims {
 		drop(w, old, ofTemplates(func(t *schedulingv1beta1.PodGroupTemplate) slot { return groupClaims{&t.ResourceClaims} }))
 	}
-	drop(w, old, ofTemplates(func(t *schedulingv1beta1.PodGroupTemplate) slot { return at(&t.PreemptionPolicy) }))
+	if !f.GroupPreemption {
+		drop(w, old, ofTemplates(func(t *schedulingv1beta1.PodGroupTemplate) slot { return at(&t.PreemptionPolicy) }))
+	}
 }
 
 // PodGroup clears the fields of a pod group that replaces old, which is nil for a new one.
 func (f Features) PodGroup(g, old *schedulingv1beta1.PodGroup) {
 	fields := []func(*schedulingv1beta1.PodGroup) slot{
 		func(g *schedulingv1beta1.PodGroup) slot { return at(&g.Spec.ParentCompositePodGroupName) }, // CompositePodGroup
-		func(g *schedulingv1beta1.PodGroup) slot { return at(&g.Spec.PreemptionPolicy) },            // PodGroupPreemptionPolicy
 	}
 	if !f.Topology {
 		fields = append(fields, func(g *schedulingv1beta1.PodGroup) slot { return at(&g.Spec.SchedulingConstraints) })
 	}
 	if !f.GroupClaims {
 		fields = append(fields, func(g *schedulingv1beta1.PodGroup) slot { return groupClaims{&g.Spec.ResourceClaims} })
+	}
+	if !f.GroupPreemption {
+		fields = append(fields, func(g *schedulingv1beta1.PodGroup) slot { return at(&g.Spec.PreemptionPolicy) })
 	}
 	for _, field := range fields {
 		drop(g, old, func(g *schedulingv1beta1.PodGroup) []slot { return []slot{field(g)} })

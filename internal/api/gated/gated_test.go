@@ -118,6 +118,19 @@ func TestTemplates(t *testing.T) {
 	}
 }
 
+// TestGatesThatTakeAnother: those of pod groups mean nothing without groups.
+func TestGatesThatTakeAnother(t *testing.T) {
+	for _, f := range []Features{{Topology: true}, {GroupClaims: true}, {GroupPreemption: true}} {
+		if f.Check() == nil {
+			t.Errorf("%+v is taken for enough", f)
+		}
+		f.PodGroups = true
+		if err := f.Check(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestGroups(t *testing.T) {
 	constraints, claims := &schedulingv1beta1.PodGroupSchedulingConstraints{}, []schedulingv1beta1.PodGroupResourceClaim{{Name: "c"}}
 	policy := ptr.To(schedulingv1beta1.PreemptNever)
@@ -132,10 +145,11 @@ func TestGroups(t *testing.T) {
 		t.Errorf("%+v", w.Spec)
 	}
 	w = old.DeepCopy()
-	Features{Topology: true, GroupClaims: true}.Workload(w, nil)
+	Features{Topology: true, GroupClaims: true, GroupPreemption: true}.Workload(w, nil)
 	want.PodGroupTemplates[0].SchedulingConstraints, want.PodGroupTemplates[0].ResourceClaims = constraints, claims
+	want.PodGroupTemplates[0].PreemptionPolicy = policy
 	if !apiequality.Semantic.DeepEqual(w.Spec, want) {
-		t.Errorf("with the gates of topology and claims: %+v", w.Spec)
+		t.Errorf("with all gates: %+v", w.Spec)
 	}
 	w = old.DeepCopy()
 	Features{}.Workload(w, old)
@@ -155,6 +169,11 @@ func TestGroups(t *testing.T) {
 	Features{Topology: true}.PodGroup(g, nil)
 	if !apiequality.Semantic.DeepEqual(g.Spec, schedulingv1beta1.PodGroupSpec{PriorityClassName: "x", SchedulingConstraints: constraints}) {
 		t.Errorf("with the gate of topology: %+v", g.Spec)
+	}
+	g = was.DeepCopy()
+	Features{GroupPreemption: true}.PodGroup(g, nil)
+	if !apiequality.Semantic.DeepEqual(g.Spec, schedulingv1beta1.PodGroupSpec{PriorityClassName: "x", PreemptionPolicy: policy}) {
+		t.Errorf("with the gate of preemption policies: %+v", g.Spec)
 	}
 	claimed := was.DeepCopy()
 	Features{GroupClaims: true}.PodGroup(claimed, nil)

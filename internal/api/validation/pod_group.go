@@ -11,7 +11,7 @@ import (
 )
 
 // The rules are those that the comments of the types in k8s.io/api/scheduling/v1beta1 name. Fields of features that
-// are off have been cleared (internal/api/gated): composite groups, preemption policies, perhaps topology and claims.
+// are off have been cleared (internal/api/gated): composite groups, perhaps topology, claims and preemption policies.
 
 // Workload checks a new workload.
 func Workload(w *schedulingv1beta1.Workload) field.ErrorList {
@@ -56,6 +56,7 @@ func WorkloadUpdate(w, old *schedulingv1beta1.Workload) field.ErrorList {
 		p.unchanged(at.Index(i).Child("disruptionMode"), t.DisruptionMode, before.DisruptionMode)
 		p.unchanged(at.Index(i).Child("priorityClassName"), t.PriorityClassName, before.PriorityClassName)
 		p.unchanged(at.Index(i).Child("priority"), t.Priority, before.Priority)
+		p.unchanged(at.Index(i).Child("preemptionPolicy"), t.PreemptionPolicy, before.PreemptionPolicy)
 	}
 	for i := range old.Spec.PodGroupTemplates {
 		if name := old.Spec.PodGroupTemplates[i].Name; was[name] != nil {
@@ -82,7 +83,7 @@ func PodGroup(g *schedulingv1beta1.PodGroup) field.ErrorList {
 	p.groupTopology(spec.Child("schedulingConstraints"), g.Spec.SchedulingConstraints)
 	p.groupClaims(spec.Child("resourceClaims"), g.Spec.ResourceClaims)
 	p.disruptionMode(spec.Child("disruptionMode"), g.Spec.DisruptionMode)
-	p.groupPriority(spec, g.Spec.PriorityClassName, g.Spec.Priority)
+	p.groupPriority(spec, g.Spec.PriorityClassName, g.Spec.Priority, g.Spec.PreemptionPolicy)
 	return p.list
 }
 
@@ -97,6 +98,7 @@ func PodGroupUpdate(g, old *schedulingv1beta1.PodGroup) field.ErrorList {
 	p.unchanged(spec.Child("disruptionMode"), g.Spec.DisruptionMode, old.Spec.DisruptionMode)
 	p.unchanged(spec.Child("priorityClassName"), g.Spec.PriorityClassName, old.Spec.PriorityClassName)
 	p.unchanged(spec.Child("priority"), g.Spec.Priority, old.Spec.Priority)
+	p.unchanged(spec.Child("preemptionPolicy"), g.Spec.PreemptionPolicy, old.Spec.PreemptionPolicy)
 	return p.list
 }
 
@@ -169,7 +171,7 @@ func (p *problems) groupTemplate(at path, t *schedulingv1beta1.PodGroupTemplate)
 	p.groupTopology(at.Child("schedulingConstraints"), t.SchedulingConstraints)
 	p.groupClaims(at.Child("resourceClaims"), t.ResourceClaims)
 	p.disruptionMode(at.Child("disruptionMode"), t.DisruptionMode)
-	p.groupPriority(at, t.PriorityClassName, t.Priority)
+	p.groupPriority(at, t.PriorityClassName, t.Priority, t.PreemptionPolicy)
 }
 
 // groupTopology checks that there is one domain at most, of a label.
@@ -269,11 +271,14 @@ func (p *problems) justOne(at path, set map[string]bool, members ...string) {
 	}
 }
 
-func (p *problems) groupPriority(at path, class string, priority *int32) {
+func (p *problems) groupPriority(at path, class string, priority *int32, policy *schedulingv1beta1.PreemptionPolicy) {
 	if class != "" {
 		p.subdomain(at.Child("priorityClassName"), class)
 	}
 	if priority != nil && *priority > highestUserPriority {
 		p.add(field.Invalid(at.Child("priority"), *priority, "must be less than or equal to "+strconv.Itoa(highestUserPriority)).WithOrigin("maximum"))
+	}
+	if policy != nil {
+		oneOfRequired(p, at.Child("preemptionPolicy"), *policy, schedulingv1beta1.PreemptLowerPriority, schedulingv1beta1.PreemptNever)
 	}
 }

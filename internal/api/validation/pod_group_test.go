@@ -102,6 +102,13 @@ func TestPodGroup(t *testing.T) {
 			schedulingv1beta1.PodGroupSpec{SchedulingPolicy: basic, PriorityClassName: "system-node-critical", Priority: ptr.To[int32](2000001000)},
 			[]string{"spec.priority: Invalid value"},
 		},
+		"a preemption policy": {
+			schedulingv1beta1.PodGroupSpec{SchedulingPolicy: basic, PreemptionPolicy: new(schedulingv1beta1.PreemptNever)}, nil,
+		},
+		"a wrong one": {
+			schedulingv1beta1.PodGroupSpec{SchedulingPolicy: basic, PreemptionPolicy: new(schedulingv1beta1.PreemptionPolicy("Always"))},
+			[]string{"spec.preemptionPolicy: Unsupported value"},
+		},
 	} {
 		faults(t, what, PodGroup(&schedulingv1beta1.PodGroup{Spec: c.spec}), c.want...)
 	}
@@ -127,7 +134,8 @@ func TestPodGroupUpdate(t *testing.T) {
 		s.Priority, s.PriorityClassName, s.DisruptionMode = nil, "", nil
 		s.WorkloadRef = &schedulingv1beta1.WorkloadReference{WorkloadName: "w", TemplateName: "t"}
 		s.SchedulingConstraints, s.ResourceClaims = topology("a"), groupClaims("a", "")
-	}), old), "spec.workloadRef: Invalid value", "spec.schedulingConstraints: Invalid value", "spec.resourceClaims: Invalid value", "spec.disruptionMode: Invalid value", "spec.priorityClassName: Invalid value", "spec.priority: Invalid value")
+		s.PreemptionPolicy = new(schedulingv1beta1.PreemptNever)
+	}), old), "spec.workloadRef: Invalid value", "spec.schedulingConstraints: Invalid value", "spec.resourceClaims: Invalid value", "spec.disruptionMode: Invalid value", "spec.priorityClassName: Invalid value", "spec.priority: Invalid value", "spec.preemptionPolicy: Invalid value")
 
 	g := old.DeepCopy()
 	g.Status.Conditions = []metav1.Condition{{Type: "PodGroupInitiallyScheduled", Status: "True", Reason: "Scheduled", LastTransitionTime: metav1.Now()}}

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/client-go/kubernetes"
 
+	"wherry.dev/internal/api/gated"
 	"wherry.dev/internal/apiserver/registry"
 )
 
@@ -27,6 +28,8 @@ type Deps struct {
 	Client func() (kubernetes.Interface, error)
 	// Kinds tells the resources of a kind.
 	Kinds meta.RESTMapper
+	// Features are those that are on.
+	Features gated.Features
 	// Hook returns a plugin that runs webhooks or policies.
 	Hook func(name string, config io.Reader) (admission.Interface, error)
 }
@@ -62,7 +65,7 @@ var table = []row{
 		return newPodNodeSelector(d.Lookup, config)
 	}},
 	{"Priority", true, plain(func(d *Deps) admission.Interface {
-		return &priority{registry.Keep[*schedulingv1.PriorityClass](d.Lookup, priorityResource)}
+		return &priority{registry.Keep[*schedulingv1.PriorityClass](d.Lookup, priorityResource), d.Features.GroupPreemption}
 	})},
 	{"DefaultTolerationSeconds", true, plain(func(d *Deps) admission.Interface { return defaultTolerationSeconds{d.Stay} })},
 	{"PodTolerationRestriction", false, func(d *Deps, config io.Reader) (admission.Interface, error) {

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/utils/ptr"
 
 	"wherry.dev/internal/apiserver/registry"
 )
@@ -19,10 +20,12 @@ import (
 // everything selects all objects of a list.
 var everything = storage.SelectionPredicate{Label: labels.Everything(), Field: fields.Everything()}
 
-// priority resolves the priority class of a pod or a pod group to its number, and allows only one default
+// priority resolves the priority class of a pod or a pod group to its number and its preemption policy, and allows only one default
 // class in a cluster.
 type priority struct {
 	classes *registry.Kept[*schedulingv1.PriorityClass]
+	// groupPolicies says that pod groups have preemption policies, too.
+	groupPolicies bool
 }
 
 var (
@@ -79,6 +82,14 @@ func (p *priority) admitGroup(ctx context.Context, a admission.Attributes) error
 		return forbid(a, "priority set in the pod group (%d) must match the priority computed (%d) based on the priority class set in the spec", *have, class.Value)
 	}
 	group.Spec.PriorityClassName, group.Spec.Priority = class.Name, new(class.Value)
+	if !p.groupPolicies {
+		return nil
+	}
+	policy := schedulingv1beta1.PreemptionPolicy(ptr.Deref(class.PreemptionPolicy, corev1.PreemptLowerPriority))
+	if have := group.Spec.PreemptionPolicy; have != nil && *have != policy {
+		return forbid(a, "preemption policy set in the pod group (%s) must match the preemption policy computed (%s) based on the priority class set in the spec", *have, policy)
+	}
+	group.Spec.PreemptionPolicy = &policy
 	return nil
 }
 

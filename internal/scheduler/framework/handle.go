@@ -215,6 +215,14 @@ func (p *Profile) SignPod(ctx context.Context, pod *v1.Pod) fwk.PodSignature {
 	return fwk.PodSignature(shape)
 }
 
+// PreemptionPolicy returns spec.preemptionPolicy, or its default.
+func PreemptionPolicy(pod *v1.Pod) v1.PreemptionPolicy {
+	if p := pod.Spec.PreemptionPolicy; p != nil {
+		return *p
+	}
+	return v1.PreemptLowerPriority
+}
+
 // Priority returns spec.priority, or 0 if there is none.
 func Priority(pod *v1.Pod) int32 {
 	if p := pod.Spec.Priority; p != nil {

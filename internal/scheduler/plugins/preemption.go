@@ -221,7 +221,7 @@ func (d *DefaultPreemption) extend(ctx context.Context, pod *v1.Pod, found []can
 
 // notEligible returns why the pod must not preempt others, or "".
 func (d *DefaultPreemption) notEligible(pod *v1.Pod, m fwk.NodeToStatusReader) string {
-	if ptr.Deref(pod.Spec.PreemptionPolicy, v1.PreemptLowerPriority) == v1.PreemptNever {
+	if framework.PreemptionPolicy(pod) == v1.PreemptNever {
 		return "not eligible due to preemptionPolicy=Never."
 	}
 	node := pod.Status.NominatedNodeName

@@ -44,7 +44,7 @@ func (d *DefaultPreemption) findGroupRoom(ctx context.Context, group *scheduling
 	schedule fwk.PodGroupSchedulingFunc,
 ) (*fwk.PodGroupPostFilterResult, *fwk.Status) {
 	by := preemptor{group, "podgroup", group.UID, ptr.Deref(group.Spec.Priority, 0), pods, sets.New[string]()}
-	if why := d.groupNotEligible(group, by); why != "" {
+	if why := d.groupNotEligible(by); why != "" {
 		return nil, fwk.NewStatus(fwk.Unschedulable, why)
 	}
 	nodes, err := d.h.SnapshotSharedLister().NodeInfos().List()
@@ -91,12 +91,9 @@ func nominateGroup(pods []*v1.Pod, assigned []fwk.ProposedAssignment) *fwk.PodGr
 }
 
 // groupNotEligible returns why the group must not preempt others, or "".
-func (d *DefaultPreemption) groupNotEligible(group *schedulingv1beta1.PodGroup, by preemptor) string {
-	policy := ptr.Deref(group.Spec.PreemptionPolicy, schedulingv1beta1.PreemptLowerPriority)
-	if policy == schedulingv1beta1.PreemptNever || slices.ContainsFunc(by.pods, func(p *v1.Pod) bool {
-		return ptr.Deref(p.Spec.PreemptionPolicy, v1.PreemptLowerPriority) == v1.PreemptNever
-	}) {
-		return "not eligible due to preemptionPolicy=Never."
+func (d *DefaultPreemption) groupNotEligible(by preemptor) string {
+	if slices.ContainsFunc(by.pods, func(p *v1.Pod) bool { return framework.PreemptionPolicy(p) == v1.PreemptNever }) {
+		return "not eligible due to preemptionPolicy=Never." // the group's is the same (Scheduler.alike)
 	}
 	for _, p := range by.pods {
 		n, err := d.h.SnapshotSharedLister().NodeInfos().Get(p.Status.NominatedNodeName)
