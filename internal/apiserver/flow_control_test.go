@@ -46,30 +46,46 @@ func ask(t *testing.T, cfg *rest.Config, path string) (head answer, body string)
 	return answer{res.StatusCode, res.Status, res.Header}, string(text)
 }
 
-// occupy makes a request that goes on until finish is called.
+// endless is a body that ends when the channel is closed.
+type endless chan struct{}
+
+func (e endless) Read([]byte) (int, error) {
+	<-e
+	return 0, io.EOF
+}
+
+// occupy makes a request that goes on until finish is called. It is made again while it is refused, since the seat of
+// a request that has been answered may not be free yet.
 func occupy(t *testing.T, cfg *rest.Config) (finish func()) {
 	t.Helper()
 	c, err := rest.HTTPClientFor(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	body, write := io.Pipe()
 	const path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, cfg.Host+path, body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header.Set("Content-Type", "application/json")
-	done := make(chan error, 1)
-	go func() {
+	over, done := make(endless), make(chan error, 1)
+	post := func() (status int, err error) {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, cfg.Host+path, over)
+		if err != nil {
+			return 0, err
+		}
+		req.Header.Set("Content-Type", "application/json")
 		res, err := c.Do(req)
-		if err == nil {
-			err = res.Body.Close()
+		if err != nil {
+			return 0, err
+		}
+		return res.StatusCode, res.Body.Close()
+	}
+	go func() {
+		status, err := post()
+		for err == nil && status == http.StatusTooManyRequests {
+			status, err = post()
 		}
 		done <- err
 	}()
 	finish = sync.OnceFunc(func() {
-		if err := errors.Join(write.Close(), <-done); err != nil {
+		close(over)
+		if err := <-done; err != nil {
 			t.Error(err)
 		}
 	})
