@@ -20,8 +20,8 @@ import (
 // everything selects all objects of a list.
 var everything = storage.SelectionPredicate{Label: labels.Everything(), Field: fields.Everything()}
 
-// priority resolves the priority class of a pod or a pod group to its number and its preemption policy, and allows only one default
-// class in a cluster.
+// priority resolves the priority class of a pod or a pod group to its number and its preemption policy, and allows only
+// one default class in a cluster.
 type priority struct {
 	classes *registry.Kept[*schedulingv1.PriorityClass]
 	// groupPolicies says that pod groups have preemption policies, too.
