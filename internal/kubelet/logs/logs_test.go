@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -117,6 +118,34 @@ func TestFollowGoesOnAcrossARotation(t *testing.T) {
 	close(ended)
 	if err := <-done; err != nil || out.String() != "one\ntwo\nthree\n" {
 		t.Errorf("got %q, %v", out.String(), err)
+	}
+}
+
+// TestAFollowerThatLeavesEndsTheRead: of a log to which nothing is written, too. The read went round and round until the
+// container ended.
+func TestAFollowerThatLeavesEndsTheRead(t *testing.T) {
+	for name, entries := range map[string]string{"a log": sample, "an empty one": "", "none yet": "-"} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "0.log")
+			if entries != "-" {
+				if err := os.WriteFile(path, []byte(entries), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			ctx, leave := context.WithCancel(t.Context())
+			done := make(chan error, 1)
+			go func() { done <- Read(ctx, path, Options{Follow: true}, io.Discard, io.Discard) }()
+			time.Sleep(10 * time.Millisecond) // it waits by then, or will find that nobody reads
+			leave()
+			select {
+			case err := <-done:
+				if err != nil {
+					t.Error(err)
+				}
+			case <-time.After(20 * time.Second):
+				t.Fatal("the read goes on")
+			}
+		})
 	}
 }
 

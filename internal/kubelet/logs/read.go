@@ -104,7 +104,7 @@ func (r *reader) run(ctx context.Context) error {
 			return r.upToNow()
 		}
 	}
-	for {
+	for ctx.Err() == nil {
 		if err := r.drain(r.file); err != nil {
 			return err
 		}
@@ -122,9 +122,10 @@ func (r *reader) run(ctx context.Context) error {
 			return err
 		}
 	}
+	return nil // nobody reads any more
 }
 
-// wait returns when there may be more to read, or when no more will come.
+// wait returns when there may be more to read, when no more will come, or when nobody reads any more.
 func (r *reader) wait(ctx context.Context) error {
 	for {
 		select {
