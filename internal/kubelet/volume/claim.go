@@ -81,9 +81,10 @@ func (m *Mounter) mountClaim(ctx context.Context, pod *v1.Pod, v *v1.Volume, ref
 // claimOnce stands, among the volumes of a pod, for a PersistentVolume that it may have under several names.
 func claimOnce(pv string) string { return "//" + pv }
 
-// renewClaim looks after the volume of a claim that is set up.
+// renewClaim looks after the volume of a claim that was set up. Its mount may not be visible: there are drivers that make
+// none, and for one that was lost its driver knows best.
 func (m *Mounter) renewClaim(ctx context.Context, pod *v1.Pod, v *v1.Volume, ref claimRef) (refreshAt time.Time, err error) {
-	if renews, there, err := m.standing(pod.UID, v.Name); err != nil || !there || !renews {
+	if renews, _, err := m.standing(pod.UID, v.Name); err != nil || !renews {
 		return refreshAt, err
 	}
 	s, err := m.held(ctx, pod, v, ref)

@@ -443,6 +443,14 @@ func TestAVolumeGrowsWithItsClaim(t *testing.T) {
 	if want := `FileSystemResizeSuccessful: MountVolume.NodeExpandVolume succeeded for volume "pv" n`; !slices.Equal(told, []string{want}) {
 		t.Errorf("told: %q", told)
 	}
+	// The mock driver of upstream's tests mounts nothing.
+	if err := unix.Unmount(fakecsi.Last[*csipb.NodePublishVolumeRequest](d).TargetPath, unix.MNT_DETACH); err != nil {
+		t.Fatal(err)
+	}
+	claim.ResourceVersion, claim.Status.Capacity, c.volumes["pv"].Spec.Capacity = "", size("2Gi"), size("3Gi")
+	claim.Spec.Resources.Requests = size("3Gi")
+	renew()
+	called(t, d, "Stage", "Publish", "Expand", "Expand", "Expand")
 	clear(t, m, "u1")
 }
 
