@@ -16,7 +16,6 @@ import (
 	"google.golang.org/grpc/codes"
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
@@ -398,60 +397,6 @@ func TestTheGroupOfACSIVolume(t *testing.T) {
 			clear(t, m, "u1")
 		})
 	}
-}
-
-func TestAVolumeGrowsWithItsClaim(t *testing.T) {
-	d, c, m := newCSI(t, unattached())
-	claim := c.claim["c"]
-	size := func(s string) v1.ResourceList { return v1.ResourceList{v1.ResourceStorage: resource.MustParse(s)} }
-	claim.Spec.Resources.Requests, claim.Status.Capacity, c.volumes["pv"].Spec.Capacity = size("1Gi"), size("1Gi"), size("1Gi")
-	set(t, m, claimPod("u1"))
-	if _, err := m.CSI.Client.CoreV1().PersistentVolumeClaims("ns").Create(t.Context(), claim, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	var told []string
-	m.Tell = func(_ *v1.Pod, reason, message string) { told = append(told, reason+": "+message) }
-	renew := func() {
-		t.Helper()
-		if _, err := m.Renew(t.Context(), claimPod("u1"), "v"); err != nil {
-			t.Fatal(err)
-		}
-	}
-	renew()
-	claim.Spec.Resources.Requests = size("2Gi")
-	renew() // the volume is not larger yet
-	claim.DeletionTimestamp = new(metav1.Now())
-	renew() // which is no concern of a pod that has the volume
-	claim.DeletionTimestamp = nil
-	called(t, d, "Stage", "Publish")
-	c.volumes["pv"].Spec.Capacity = size("2Gi")
-	claim.Status.Conditions = []v1.PersistentVolumeClaimCondition{{Type: v1.PersistentVolumeClaimFileSystemResizePending}}
-	d.Before("NodeExpandVolume", fakecsi.Refuse(codes.Internal, "no"))
-	if _, err := m.Renew(t.Context(), claimPod("u1"), "v"); err == nil || !strings.HasPrefix(err.Error(), `NodeExpandVolume failed for volume "pv" : `) {
-		t.Errorf("got %v", err)
-	}
-	d.Before("NodeExpandVolume", nil)
-	renew()
-	called(t, d, "Stage", "Publish", "Expand", "Expand")
-	if got := fakecsi.Last[*csipb.NodeExpandVolumeRequest](d); got.CapacityRange.RequiredBytes != 2<<30 || got.StagingTargetPath == "" {
-		t.Errorf("grown by %v", got)
-	}
-	got, err := m.CSI.Client.CoreV1().PersistentVolumeClaims("ns").Get(t.Context(), "c", metav1.GetOptions{})
-	if err != nil || got.Status.Capacity.Storage().Value() != 2<<30 || len(got.Status.Conditions) > 0 {
-		t.Errorf("the claim has %v, %v", got.Status, err)
-	}
-	if want := `FileSystemResizeSuccessful: MountVolume.NodeExpandVolume succeeded for volume "pv" n`; !slices.Equal(told, []string{want}) {
-		t.Errorf("told: %q", told)
-	}
-	// The mock driver of upstream's tests mounts nothing.
-	if err := unix.Unmount(fakecsi.Last[*csipb.NodePublishVolumeRequest](d).TargetPath, unix.MNT_DETACH); err != nil {
-		t.Fatal(err)
-	}
-	claim.ResourceVersion, claim.Status.Capacity, c.volumes["pv"].Spec.Capacity = "", size("2Gi"), size("3Gi")
-	claim.Spec.Resources.Requests = size("3Gi")
-	renew()
-	called(t, d, "Stage", "Publish", "Expand", "Expand", "Expand")
-	clear(t, m, "u1")
 }
 
 func TestDriversHaveVolumesOfOneKindOnly(t *testing.T) {
