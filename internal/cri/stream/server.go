@@ -7,9 +7,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 
 	"k8s.io/cri-streaming/pkg/streaming"
@@ -40,7 +42,14 @@ func NewServer(addr string, r streaming.Runtime) (*Server, error) {
 	}
 	in := inbound.Bound(l)
 	handler := in.Handler(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		srv.ServeHTTP(proving{w, req.Context()}, req)
+		if !strings.HasPrefix(req.URL.Path, "/attach/") {
+			// What exec runs outlives its client, and port-forward sees by itself that its client leaves.
+			srv.ServeHTTP(proving{w, req.Context(), nil}, req)
+			return
+		}
+		ctx, leave := context.WithCancel(req.Context())
+		defer leave()
+		srv.ServeHTTP(proving{w, ctx, leave}, req.WithContext(ctx))
 	}))
 	return &Server{Server: srv, listener: in, http: &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute}}, nil
 }
@@ -50,13 +59,41 @@ func NewServer(addr string, r streaming.Runtime) (*Server, error) {
 type proving struct {
 	http.ResponseWriter
 	ctx context.Context
+	// leave is called when the client leaves, which net/http does not see of a connection that has become a stream.
+	// It may be nil.
+	leave context.CancelFunc
 }
 
 // Hijack implements http.Hijacker.
 func (p proving) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	inbound.Proven(p.ctx)
-	return http.NewResponseController(p.ResponseWriter).Hijack()
+	conn, rw, err := http.NewResponseController(p.ResponseWriter).Hijack()
+	if err != nil || p.leave == nil {
+		return conn, rw, err
+	}
+	c := watch(conn, rw.Reader, p.leave)
+	return c, bufio.NewReadWriter(bufio.NewReader(c), rw.Writer), nil
 }
+
+// watched is a connection from which is read whether or not somebody asks for more: SPDY's reader stops when its client
+// says that it goes, and whoever is attached to a container that says nothing would not hear of it.
+type watched struct {
+	net.Conn
+	in io.Reader
+}
+
+// watch calls leave when nothing more can be read from the connection. in has what was read from it so far.
+func watch(conn net.Conn, in io.Reader, leave func()) watched {
+	r, w := io.Pipe()
+	go func() { // ends with the connection, which the server closes in the end
+		_, err := io.Copy(w, in)
+		_ = w.CloseWithError(err) // returns nil always
+		leave()
+	}()
+	return watched{conn, r}
+}
+
+func (w watched) Read(b []byte) (int, error) { return w.in.Read(b) }
 
 // Flush implements http.Flusher.
 func (p proving) Flush() {
