@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -69,12 +70,28 @@ func (c *cloud) manage(m *nodes.Machine) {
 	var log bytes.Buffer
 	run.Stdout, run.Stderr = &log, &log
 	run.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := run.Start(); err != nil {
+	started, ended := make(chan error), make(chan error, 1)
+	go func() {
+		// Pdeathsig is sent when the thread that started it ends, and threads that were in another namespace do.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := run.Start()
+		started <- err
+		if err == nil {
+			ended <- run.Wait()
+		}
+	}()
+	if err := <-started; err != nil {
 		c.t.Fatal(err)
 	}
 	c.t.Cleanup(func() {
-		_ = run.Process.Kill() // it may have ended
-		_ = run.Wait()
+		select {
+		case err := <-ended:
+			c.t.Errorf("the cloud's controller manager ended by itself: %v", err)
+		default:
+			_ = run.Process.Kill() // it may end just now
+			<-ended
+		}
 		if c.t.Failed() {
 			c.t.Logf("the cloud's controller manager:\n%s", log.Bytes()[max(0, log.Len()-4000):])
 		}

@@ -79,13 +79,13 @@ func (p proving) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 // says that it goes, and whoever is attached to a container that says nothing would not hear of it.
 type watched struct {
 	net.Conn
-	in io.Reader
+	in *io.PipeReader
 }
 
 // watch calls leave when nothing more can be read from the connection. in has what was read from it so far.
 func watch(conn net.Conn, in io.Reader, leave func()) watched {
 	r, w := io.Pipe()
-	go func() { // ends with the connection, which the server closes in the end
+	go func() { // ends when the connection is closed, by either side
 		_, err := io.Copy(w, in)
 		_ = w.CloseWithError(err) // returns nil always
 		leave()
@@ -94,6 +94,9 @@ func watch(conn net.Conn, in io.Reader, leave func()) watched {
 }
 
 func (w watched) Read(b []byte) (int, error) { return w.in.Read(b) }
+
+// Close closes the connection, also while what was read from it waits for somebody to ask for it.
+func (w watched) Close() error { return errors.Join(w.in.Close(), w.Conn.Close()) }
 
 // Flush implements http.Flusher.
 func (p proving) Flush() {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"testing"
@@ -15,6 +16,27 @@ import (
 	"k8s.io/cri-streaming/pkg/streaming"
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 )
+
+// TestNobodyAsksForWhatWasRead: the connection can be closed, and nothing of it stays.
+func TestNobodyAsksForWhatWasRead(t *testing.T) {
+	client, server := net.Pipe()
+	left := make(chan struct{})
+	c := watch(server, server, func() { close(left) })
+	if _, err := client.Write([]byte("more than anybody wants")); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-left:
+	case <-time.After(20 * time.Second):
+		t.Error("it is still read")
+	}
+	if err := client.Close(); err != nil {
+		t.Error(err)
+	}
+}
 
 // silent is a container that says nothing. What is attached to it ends with its context.
 type silent struct {
