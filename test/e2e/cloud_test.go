@@ -90,7 +90,7 @@ func (c *cloud) manage(m *nodes.Machine) {
 			c.t.Errorf("the cloud's controller manager ended by itself: %v", err)
 		default:
 			_ = run.Process.Kill() // it may end just now
-			_ = <-ended // killed
+			_ = <-ended            // killed
 		}
 		if c.t.Failed() {
 			c.t.Logf("the cloud's controller manager:\n%s", log.Bytes()[max(0, log.Len()-4000):])
