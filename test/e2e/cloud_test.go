@@ -70,7 +70,7 @@ func (c *cloud) manage(m *nodes.Machine) {
 	var log bytes.Buffer
 	run.Stdout, run.Stderr = &log, &log
 	run.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	started, ended := make(chan error), make(chan error, 1)
+	started, ended := make(chan error), make(chan string, 1)
 	go func() {
 		// Pdeathsig is sent when the thread that started it ends, and threads that were in another namespace do.
 		runtime.LockOSThread()
@@ -78,7 +78,7 @@ func (c *cloud) manage(m *nodes.Machine) {
 		err := run.Start()
 		started <- err
 		if err == nil {
-			ended <- run.Wait()
+			ended <- fmt.Sprint(run.Wait())
 		}
 	}()
 	if err := <-started; err != nil {
@@ -86,11 +86,11 @@ func (c *cloud) manage(m *nodes.Machine) {
 	}
 	c.t.Cleanup(func() {
 		select {
-		case err := <-ended:
-			c.t.Errorf("the cloud's controller manager ended by itself: %v", err)
+		case how := <-ended:
+			c.t.Errorf("the cloud's controller manager ended by itself: %s", how)
 		default:
 			_ = run.Process.Kill() // it may end just now
-			_ = <-ended            // killed
+			<-ended
 		}
 		if c.t.Failed() {
 			c.t.Logf("the cloud's controller manager:\n%s", log.Bytes()[max(0, log.Len()-4000):])
