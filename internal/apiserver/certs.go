@@ -1,6 +1,7 @@
 package apiserver
 
 import (
+	"cmp"
 	"crypto"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"k8s.io/apiserver/pkg/authentication/authenticatorfactory"
+	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"k8s.io/client-go/util/cert"
 	"k8s.io/client-go/util/keyutil"
 	"k8s.io/klog/v2"
@@ -22,10 +24,11 @@ import (
 // credentials holds the certificates and keys that the server works with.
 type credentials struct {
 	ca                                   *pki.CA
-	caPEM, clientCA                      []byte
+	authorities                          []*pki.CA // ca and the others, whose certificates are renewed while the server runs
+	clientCA                             dynamiccertificates.CAContentProvider
 	requestHeader                        *authenticatorfactory.RequestHeaderConfig
 	proxyCert, proxyKey                  string // files; empty if others are to trust nobody
-	servingCert, servingKey              []byte
+	serving                              dynamiccertificates.CertKeyContentProvider
 	serviceAccountKey                    crypto.Signer
 	serviceAccountKeys                   []crypto.PublicKey // for checking tokens
 	kubeletCert, kubeletKey, kubeletRoot string
@@ -42,15 +45,9 @@ func loadCredentials(cfg *Config, now time.Time) (*credentials, error) {
 	if err != nil {
 		return nil, fmt.Errorf("certificate authority: %w", err)
 	}
-	c := &credentials{ca: ca}
-	if c.caPEM, err = ca.Cert(); err != nil {
-		return nil, fmt.Errorf("certificate authority: %w", err)
-	}
-	clientCA := ca.CertFile
-	if cfg.ClientCAFile != "" {
-		clientCA = cfg.ClientCAFile
-	}
-	if c.clientCA, err = os.ReadFile(clientCA); err != nil {
+	c := &credentials{ca: ca, authorities: []*pki.CA{ca}}
+	c.clientCA, err = dynamiccertificates.NewDynamicCAContentFromFile("client-ca-bundle", cmp.Or(cfg.ClientCAFile, ca.CertFile))
+	if err != nil {
 		return nil, fmt.Errorf("client CA (--client-ca-file): %w", err)
 	}
 	if err := c.loadFrontProxies(cfg, now); err != nil {
@@ -104,6 +101,7 @@ func (c *credentials) loadFrontProxies(cfg *Config, now time.Time) error {
 			return fmt.Errorf("front-proxy certificate authority: %w", err)
 		}
 		headers.ClientCAFile = ca.CertFile
+		c.authorities = append(c.authorities, ca)
 		if c.proxyCert == "" {
 			c.proxyCert, c.proxyKey, err = ca.Issue(cfg.CertDir, "front-proxy-client", pki.Leaf{CommonName: frontProxyUser, Client: true}, now)
 			if err != nil {
@@ -123,7 +121,7 @@ func (c *credentials) separateProxies() error {
 	if len(c.requestHeader.AllowedClientNames.Value()) > 0 {
 		return nil
 	}
-	clients, err := cert.ParseCertsPEM(c.clientCA)
+	clients, err := cert.ParseCertsPEM(c.clientCA.CurrentCABundleContent())
 	if err != nil {
 		return fmt.Errorf("client CA (--client-ca-file): %w", err)
 	}
@@ -153,11 +151,8 @@ func (c *credentials) loadServing(cfg *Config, now time.Time) error {
 		}
 	}
 	var err error
-	if c.servingCert, err = os.ReadFile(cert); err != nil {
-		return fmt.Errorf("serving certificate (--tls-cert-file): %w", err)
-	}
-	if c.servingKey, err = os.ReadFile(key); err != nil {
-		return fmt.Errorf("serving key (--tls-private-key-file): %w", err)
+	if c.serving, err = dynamiccertificates.NewDynamicServingContentFromFiles("serving-cert", cert, key); err != nil {
+		return fmt.Errorf("serving certificate (--tls-cert-file, --tls-private-key-file): %w", err)
 	}
 	return nil
 }

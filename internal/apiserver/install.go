@@ -198,17 +198,9 @@ func (v effectiveVersion) Info() *version.Info {
 
 // secure configures TLS and authentication.
 func (s *Server) secure(cfg *genericapiserver.Config) error {
-	serving, err := dynamiccertificates.NewStaticCertKeyContent("serving-cert", s.creds.servingCert, s.creds.servingKey)
-	if err != nil {
-		return fmt.Errorf("serving certificate: %w", err)
-	}
-	clientCA, err := dynamiccertificates.NewStaticCAContent("client-ca", s.creds.clientCA)
-	if err != nil {
-		return fmt.Errorf("client CA: %w", err)
-	}
 	cfg.SecureServing = &genericapiserver.SecureServingInfo{
-		Listener: s.listener, Cert: serving,
-		ClientCA: dynamiccertificates.NewUnionCAContentProvider(clientCA, s.creds.requestHeader.CAContentProvider),
+		Listener: s.listener, Cert: s.creds.serving,
+		ClientCA: dynamiccertificates.NewUnionCAContentProvider(s.creds.clientCA, s.creds.requestHeader.CAContentProvider),
 	}
 	cfg.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
 		return s.listener.Handler(genericapiserver.DefaultBuildHandlerChain(onGrownStacks(api, c.LongRunningFunc), c))

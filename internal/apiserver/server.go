@@ -1,6 +1,7 @@
 package apiserver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -276,6 +277,9 @@ func (s *Server) Run(ctx context.Context) error {
 		})
 	}
 	background.Go(func() { s.auth.Run(inner) })
+	for _, ca := range s.creds.authorities {
+		background.Go(func() { ca.Keep(inner) })
+	}
 	background.Go(func() {
 		if err := s.lookup.Run(inner); err != nil {
 			log.Error(err, "Failed to watch storage for admission")
@@ -318,11 +322,6 @@ func (s *Server) loopbackAddr() string {
 	return net.JoinHostPort(ip.String(), strconv.Itoa(addr.Port))
 }
 
-// servingCA returns what clients verify the serving certificate with: our CA, or the certificate
-// itself if one was given.
-func (s *Server) servingCA() []byte {
-	if s.cfg.TLSCertFile != "" {
-		return s.creds.servingCert
-	}
-	return s.creds.caPEM
-}
+// servingCA returns the file with which clients verify the serving certificate: our CA, or the
+// certificate itself if one was given.
+func (s *Server) servingCA() string { return cmp.Or(s.cfg.TLSCertFile, s.creds.ca.CertFile) }

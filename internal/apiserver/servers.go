@@ -57,6 +57,7 @@ func (c *credentials) loadPeer(cfg *Config, now time.Time) error {
 	}
 	leaf := pki.Leaf{CommonName: cfg.PeerName, IPs: []net.IP{net.ParseIP(host)}, Server: true, Client: true}
 	c.peerCA = ca.CertFile
+	c.authorities = append(c.authorities, ca)
 	if c.peerCert, c.peerKey, err = ca.Issue(cfg.CertDir, peerName, leaf, now); err != nil {
 		return fmt.Errorf("certificate for other servers: %w", err)
 	}

@@ -25,9 +25,10 @@ type kubeconfigSpec struct {
 }
 
 // writeKubeconfig writes a kubeconfig (mode 0600) with a certificate of its own,
-// everything inside the one file, so that it can be copied elsewhere.
+// everything inside the one file, so that it can be copied elsewhere. It writes it again when the certificate is renewed.
 func writeKubeconfig(ca *pki.CA, certDir string, s kubeconfigSpec, now time.Time) error {
 	s.leaf.Client = true
+	s.leaf.Renewed = func() error { return writeKubeconfig(ca, certDir, s, time.Now()) }
 	certFile, keyFile, err := ca.Issue(certDir, s.name, s.leaf, now)
 	if err != nil {
 		return fmt.Errorf("certificate of %s: %w", s.leaf.CommonName, err)

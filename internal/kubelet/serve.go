@@ -21,6 +21,7 @@ import (
 	"wherry.dev/internal/kubelet/certificates"
 	"wherry.dev/internal/kubelet/gauges"
 	"wherry.dev/internal/kubelet/server"
+	"wherry.dev/internal/pki"
 )
 
 // listen opens the ports before anything else, so that a port in use is reported at once.
@@ -72,7 +73,7 @@ func (k *Kubelet) serve(ctx context.Context, g *errgroup.Group) error {
 	if k.listener == nil && k.healthz == nil && k.readOnly == nil {
 		return nil
 	}
-	cfg, err := k.serverConfig()
+	cfg, err := k.serverConfig(ctx, g)
 	if err != nil {
 		return err
 	}
@@ -92,7 +93,7 @@ func (k *Kubelet) serve(ctx context.Context, g *errgroup.Group) error {
 // checkpoints returns the directory of container archives.
 func (k *Kubelet) checkpoints() string { return filepath.Join(k.cfg.RootDir, "checkpoints") }
 
-func (k *Kubelet) serverConfig() (server.Config, error) {
+func (k *Kubelet) serverConfig(ctx context.Context, g *errgroup.Group) (server.Config, error) {
 	a, z := k.cfg.Authentication, k.cfg.Authorization
 	auth, err := server.NewAuth(server.AuthConfig{
 		Client: k.deps.Client, NodeName: k.cfg.NodeName, ClientCAFile: a.X509.ClientCAFile,
@@ -136,7 +137,7 @@ func (k *Kubelet) serverConfig() (server.Config, error) {
 		return cfg, err
 	}
 	if k.listener != nil {
-		cfg.Certificate, err = k.certificate()
+		cfg.Certificate, err = k.certificate(ctx, g)
 	}
 	return cfg, err
 }
@@ -148,20 +149,25 @@ func (k *Kubelet) gauges(claims func() []v1alpha1.VolumeStats) *gauges.Gauges {
 
 // certificate returns the source of the serving certificate: one signed by the API server, the
 // configured files, read again when they change, or one that we create ourselves.
-func (k *Kubelet) certificate() (func() (*tls.Certificate, error), error) {
+func (k *Kubelet) certificate(ctx context.Context, g *errgroup.Group) (func() (*tls.Certificate, error), error) {
 	if k.serving != nil {
 		return k.serving.Current, nil
 	}
 	certFile, keyFile := k.cfg.TLSCertFile, k.cfg.TLSPrivateKeyFile
 	if certFile == "" || keyFile == "" {
+		var ca *pki.CA
 		var err error
-		if certFile, keyFile, err = certificates.SelfSigned(k.cfg.CertDir, k.cfg.NodeName, k.hostIPs); err != nil {
+		if ca, certFile, keyFile, err = certificates.SelfSigned(k.cfg.CertDir, k.cfg.NodeName, k.hostIPs); err != nil {
 			return nil, fmt.Errorf("serving certificate: %w", err)
 		}
+		g.Go(func() error {
+			ca.Keep(ctx)
+			return nil
+		})
 	}
-	files, err := certificates.OpenFiles(certFile, keyFile)
+	files, err := pki.OpenFiles(certFile, keyFile)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("serving certificate: %w", err)
 	}
 	return files.Current, nil
 }

@@ -18,6 +18,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"time"
 
 	"k8s.io/client-go/util/keyutil"
@@ -28,10 +29,11 @@ import (
 const (
 	caValidity   = 10 * 365 * 24 * time.Hour
 	leafValidity = 365 * 24 * time.Hour
-	// renewBefore is how long before its end a leaf is reissued when the process starts.
+	// renewBefore is how long before its end a leaf is reissued.
 	renewBefore = 60 * 24 * time.Hour
-	// backdate allows for a client whose clock is a little behind.
-	backdate = 5 * time.Minute
+	// backdate allows for clients whose clocks are behind, and for a machine that began with its clock ahead, by its
+	// time zone say, until it heard of the right time.
+	backdate = 24 * time.Hour
 )
 
 // CA is a certificate authority whose certificate and key are in one folder.
@@ -41,6 +43,9 @@ type CA struct {
 	cert     *x509.Certificate
 	key      crypto.Signer
 	made     bool
+
+	mu     sync.Mutex
+	issued map[string]issued // by file
 }
 
 // Leaf describes a certificate to issue.
@@ -51,6 +56,8 @@ type Leaf struct {
 	IPs           []net.IP
 	Server        bool
 	Client        bool
+	// Renewed is called when Renew has reissued the certificate; nil if its files are read again anyway.
+	Renewed func() error
 }
 
 // LoadOrCreateCA returns the CA kept as dir/name.crt and dir/name.key, and creates it if there is
@@ -129,9 +136,17 @@ func (ca *CA) Issue(dir, name string, leaf Leaf, now time.Time) (certFile, keyFi
 	if err != nil {
 		return "", "", err
 	}
-	if cert, err := readCert(certFile); err == nil && ca.fits(cert, key, leaf, now) {
-		return certFile, keyFile, nil
+	cert, err := readCert(certFile)
+	if err != nil || !ca.fits(cert, key, leaf, now) {
+		if cert, err = ca.issue(certFile, key, leaf, now); err != nil {
+			return "", "", err
+		}
 	}
+	ca.remember(certFile, issued{leaf, key, cert})
+	return certFile, keyFile, nil
+}
+
+func (ca *CA) issue(file string, key crypto.Signer, leaf Leaf, now time.Time) (*x509.Certificate, error) {
 	tmpl := template(leaf.CommonName, leaf.Organizations, now, leafValidity)
 	tmpl.KeyUsage = x509.KeyUsageDigitalSignature
 	tmpl.DNSNames, tmpl.IPAddresses = leaf.DNSNames, leaf.IPs
@@ -141,14 +156,14 @@ func (ca *CA) Issue(dir, name string, leaf Leaf, now time.Time) (certFile, keyFi
 	if leaf.Client {
 		tmpl.ExtKeyUsage = append(tmpl.ExtKeyUsage, x509.ExtKeyUsageClientAuth)
 	}
-	_, err = sign(certFile, tmpl, ca.cert, key.Public(), ca.key)
-	return certFile, keyFile, err
+	return sign(file, tmpl, ca.cert, key.Public(), ca.key)
 }
 
 func (ca *CA) fits(cert *x509.Certificate, key crypto.Signer, leaf Leaf, now time.Time) bool {
 	return samePublic(cert, key) &&
 		cert.CheckSignatureFrom(ca.cert) == nil &&
 		now.Before(cert.NotAfter.Add(-renewBefore)) &&
+		(now.After(cert.NotBefore) || now.Before(ca.cert.NotBefore)) && // nothing helps before the CA itself is valid
 		cert.Subject.CommonName == leaf.CommonName &&
 		slices.Equal(cert.Subject.Organization, leaf.Organizations) &&
 		slices.Equal(cert.DNSNames, leaf.DNSNames) &&

@@ -4,9 +4,7 @@ package auth
 import (
 	"context"
 	"crypto"
-	"crypto/x509"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"sync"
@@ -31,6 +29,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/token/tokenfile"
 	tokenunion "k8s.io/apiserver/pkg/authentication/token/union"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	webhookutil "k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/apiserver/plugin/pkg/authenticator/token/webhook"
 	"k8s.io/client-go/kubernetes"
@@ -47,8 +46,8 @@ import (
 
 // Config says whom to trust.
 type Config struct {
-	// ClientCA signs the certificates of clients; in PEM.
-	ClientCA []byte
+	// ClientCA signs the certificates of clients.
+	ClientCA dynamiccertificates.CAContentProvider
 	// RequestHeader selects the proxies that name the user of a request in its headers.
 	RequestHeader *authenticatorfactory.RequestHeaderConfig
 	// Issuers, Audiences and Keys are those of the tokens of service accounts.
@@ -141,12 +140,6 @@ const tokenTTL = 10 * time.Second
 // process, a proxy that names the user, a client certificate and a token. Everybody else is
 // anonymous, where that is permitted.
 func (a *Auth) newAuthenticator(lifecycle context.Context, cfg *Config) (authenticator.Request, error) {
-	roots := x509.NewCertPool()
-	if !roots.AppendCertsFromPEM(cfg.ClientCA) {
-		return nil, errors.New("client CA: it contains no certificate")
-	}
-	opts := authnx509.DefaultVerifyOptions()
-	opts.Roots = roots
 	issuers, file, err := newIssuers(lifecycle, cfg)
 	if err != nil {
 		return nil, err
@@ -161,7 +154,7 @@ func (a *Auth) newAuthenticator(lifecycle context.Context, cfg *Config) (authent
 		cfg.Clients,
 		headerrequest.NewDynamicVerifyOptionsSecure(proxies.CAContentProvider.VerifyOptions, proxies.AllowedClientNames,
 			proxies.UsernameHeaders, proxies.UIDHeaders, proxies.GroupHeaders, proxies.ExtraHeaderPrefixes),
-		authnx509.New(opts, authnx509.CommonNameUserConversion),
+		authnx509.NewDynamic(cfg.ClientCA.VerifyOptions, authnx509.CommonNameUserConversion),
 		bearertoken.New(tokens),
 		websocket.NewProtocolAuthenticator(tokens),
 	)

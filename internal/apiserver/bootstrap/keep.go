@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"k8s.io/klog/v2"
 
 	"wherry.dev/internal/apiserver/registry"
@@ -21,7 +22,14 @@ type ownObject struct {
 	group, resource, namespace, name string
 	// changes means that it is also written again when it was changed.
 	changes bool
+	// sources are certificates whose change lets it be written again, too.
+	sources []dynamiccertificates.CAContentProvider
 }
+
+// listener is told when certificates change.
+type listener func()
+
+func (l listener) Enqueue() { l() }
 
 // keep calls ensure when the watch of the object has begun, whenever the object goes or, if that matters,
 // changes, and again some time after a failure, until ctx ends.
@@ -36,6 +44,9 @@ func keep[T registry.Object](ctx context.Context, store *registry.Store, k ownOb
 	changed := func(T) {}
 	if k.changes {
 		changed = func(T) { due() }
+	}
+	for _, s := range k.sources {
+		s.AddListener(listener(due))
 	}
 	follower := registry.NewFollower(changed, func(types.NamespacedName) { due() })
 	done := make(chan error, 1)

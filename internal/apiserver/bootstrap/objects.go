@@ -19,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/authentication/authenticatorfactory"
+	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/util/retry"
 	"k8s.io/klog/v2"
@@ -51,8 +52,8 @@ type Config struct {
 	// whenever they change; nil if Alone.
 	Present func(ctx context.Context, address string, changed func(addresses []string)) error
 
-	// ClientCA, in PEM, and RequestHeader are what this server trusts.
-	ClientCA      []byte
+	// ClientCA and RequestHeader are what this server trusts.
+	ClientCA      dynamiccertificates.CAContentProvider
 	RequestHeader *authenticatorfactory.RequestHeaderConfig
 
 	// Policy holds, for each resource of RBAC, what returns once authorization knows a version of it. Without

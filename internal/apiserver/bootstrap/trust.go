@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"k8s.io/client-go/util/cert"
 	"k8s.io/client-go/util/retry"
 )
@@ -47,7 +48,7 @@ func (o *Objects) trustLists() map[string][]string {
 func (o *Objects) trustData(have map[string]string, now time.Time) (map[string]string, error) {
 	data := map[string]string{}
 	own := map[string][]byte{
-		trustClientCA: o.cfg.ClientCA,
+		trustClientCA: o.cfg.ClientCA.CurrentCABundleContent(),
 		trustProxyCA:  o.cfg.RequestHeader.CAContentProvider.CurrentCABundleContent(),
 	}
 	for key, bundle := range own {
@@ -143,8 +144,11 @@ func (o *Objects) publishTrust(ctx context.Context) error {
 	return nil
 }
 
-// keepTrust writes the config map again whenever somebody changes or deletes it, until ctx ends.
+// keepTrust writes the config map again whenever somebody changes or deletes it, or what we trust has changed, until ctx ends.
 func (o *Objects) keepTrust(ctx context.Context) error {
-	k := ownObject{resource: "configmaps", namespace: metav1.NamespaceSystem, name: TrustMap, changes: true}
+	k := ownObject{
+		resource: "configmaps", namespace: metav1.NamespaceSystem, name: TrustMap, changes: true,
+		sources: []dynamiccertificates.CAContentProvider{o.cfg.ClientCA, o.cfg.RequestHeader.CAContentProvider},
+	}
 	return keep[*corev1.ConfigMap](ctx, o.cfg.Store(k.group, k.resource), k, o.publishTrust)
 }

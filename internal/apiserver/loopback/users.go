@@ -20,8 +20,8 @@ import (
 // Clients makes the configurations of clients, and recognizes their requests. Each client also has a
 // token that exists only in memory, for the requests that need a real connection.
 type Clients struct {
-	addr string
-	ca   []byte
+	addr   string
+	caFile string
 
 	handler atomic.Pointer[http.Handler]
 	own     func() *rest.Config
@@ -30,10 +30,10 @@ type Clients struct {
 	tokens map[[sha256.Size]byte]user.Info // by hash, so that the time of a look-up reveals nothing
 }
 
-// New returns Clients of the server at addr, a host and port of this machine, whose certificate ca
-// verifies. Requests fail before Serve is called.
-func New(addr string, ca []byte) *Clients {
-	c := &Clients{addr: addr, ca: ca, tokens: map[[sha256.Size]byte]user.Info{}}
+// New returns Clients of the server at addr, a host and port of this machine, whose certificate those in
+// caFile verify. Requests fail before Serve is called.
+func New(addr, caFile string) *Clients {
+	c := &Clients{addr: addr, caFile: caFile, tokens: map[[sha256.Size]byte]user.Info{}}
 	c.own = sync.OnceValue(func() *rest.Config {
 		cfg := c.Config(user.APIServerUser, user.SystemPrivilegedGroup)
 		cfg.WarningHandler = rest.NoWarnings{}
@@ -59,7 +59,7 @@ func (c *Clients) Config(name string, groups ...string) *rest.Config {
 		QPS:         -1,
 		TLSClientConfig: rest.TLSClientConfig{
 			ServerName: "localhost",
-			CAData:     c.ca,
+			CAFile:     c.caFile,
 		},
 		ContentConfig: rest.ContentConfig{
 			ContentType:        runtime.ContentTypeProtobuf,

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"wherry.dev/internal/apiserver/registry"
+	"wherry.dev/internal/pki"
 )
 
 // kubeletPort is the port of a kubelet whose node does not name one.
@@ -41,7 +42,7 @@ type TLS struct{ CertFile, KeyFile, CAFile string }
 // NewConnector reads the certificates. The kubelets' certificates must be signed by the CA. Order has the
 // types of the addresses at which kubelets are reached, the preferred one first.
 func NewConnector(lookup *registry.Lookup, files TLS, order []corev1.NodeAddressType, timeout time.Duration) (*Connector, error) {
-	cert, err := tls.LoadX509KeyPair(files.CertFile, files.KeyFile)
+	cert, err := pki.OpenFiles(files.CertFile, files.KeyFile)
 	if err != nil {
 		return nil, fmt.Errorf("client certificate for kubelets: %w", err)
 	}
@@ -53,7 +54,8 @@ func NewConnector(lookup *registry.Lookup, files TLS, order []corev1.NodeAddress
 	if !roots.AppendCertsFromPEM(ca) {
 		return nil, fmt.Errorf("certificate authority of kubelets: no certificate in %s", files.CAFile)
 	}
-	checked := &tls.Config{Certificates: []tls.Certificate{cert}, RootCAs: roots, MinVersion: tls.VersionTLS12}
+	checked := &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
+	checked.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return cert.Current() }
 	unchecked := checked.Clone()
 	unchecked.InsecureSkipVerify = true             //nolint:gosec // requested by PodLogOptions.insecureSkipTLSVerifyBackend
 	others := &tls.Config{InsecureSkipVerify: true} //nolint:gosec // a pod has no name that could be checked

@@ -1,36 +1,17 @@
-package certificates
+package pki
 
 import (
 	"crypto/tls"
-	"fmt"
-	"net"
 	"os"
 	"sync"
-	"time"
-
-	"wherry.dev/internal/pki"
 )
-
-// SelfSigned returns the files of a serving certificate that we issue ourselves, below dir.
-func SelfSigned(dir, node string, ips []string) (certFile, keyFile string, err error) {
-	now := time.Now()
-	ca, err := pki.LoadOrCreateCA(dir, "kubelet-ca", node+"-ca", now)
-	if err != nil {
-		return "", "", err
-	}
-	leaf := pki.Leaf{CommonName: node, DNSNames: []string{node}, Server: true}
-	for _, ip := range ips {
-		leaf.IPs = append(leaf.IPs, net.ParseIP(ip))
-	}
-	return ca.Issue(dir, "kubelet", leaf, now)
-}
 
 // Files is a certificate in files that somebody may renew.
 type Files struct {
 	certFile, keyFile string
 
 	mu   sync.Mutex
-	at   time.Time
+	info os.FileInfo // of the file with cert
 	cert *tls.Certificate
 }
 
@@ -38,7 +19,7 @@ type Files struct {
 func OpenFiles(certFile, keyFile string) (*Files, error) {
 	f := &Files{certFile: certFile, keyFile: keyFile}
 	if _, err := f.Current(); err != nil {
-		return nil, fmt.Errorf("serving certificate: %w", err)
+		return nil, err
 	}
 	return f, nil
 }
@@ -49,7 +30,7 @@ func (f *Files) Current() (*tls.Certificate, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	info, err := os.Stat(f.certFile)
-	if err == nil && f.cert != nil && info.ModTime().Equal(f.at) {
+	if err == nil && f.cert != nil && os.SameFile(info, f.info) && info.ModTime().Equal(f.info.ModTime()) {
 		return f.cert, nil
 	}
 	var cert tls.Certificate
@@ -58,7 +39,7 @@ func (f *Files) Current() (*tls.Certificate, error) {
 	}
 	switch {
 	case err == nil:
-		f.cert, f.at = &cert, info.ModTime()
+		f.cert, f.info = &cert, info
 		return f.cert, nil
 	case f.cert != nil:
 		return f.cert, nil
