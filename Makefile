@@ -50,8 +50,8 @@ up: deps build images ## start a node, run examples/web.yaml, show the waterfall
 cluster: build images ## a cluster of NODES (3) nodes in network namespaces, SERVERS (1) of them servers, until it is interrupted: make cluster [NODES=4 SERVERS=3] [CLUSTER_FLAGS="-routed 2"]
 	@$(GO) run ./test/cluster/run -nodes $(or $(NODES),3) -servers $(or $(SERVERS),1) -images out/images $(CLUSTER_FLAGS) $(BIN)
 
-faults: build ## let servers and nodes fail at random moments under load, FAULTS (20) times, and check: make faults [FAULTS=100] [FAULTS_SEED=…]
-	@FAULTS=$(or $(FAULTS),20) FAULTS_SEED=$(FAULTS_SEED) $(GO) test -count=1 -timeout 0 -v -run 'TestFaults$$' ./test/e2e
+faults: build ## let servers and nodes fail at random moments under load, FAULTS (20) times, and check: make faults [FAULTS=100] [FAULTS_SEED=…] [FAULTS_ONLY=killed]
+	@FAULTS=$(or $(FAULTS),20) FAULTS_SEED=$(FAULTS_SEED) FAULTS_ONLY="$(FAULTS_ONLY)" $(GO) test -count=1 -timeout 0 -v -run 'TestFaults$$' ./test/e2e
 
 down: ## stop the node and what runs on it
 	@$(BIN) down

@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"wherry.dev/test/clocksteps"
 	nodes "wherry.dev/test/cluster"
 	"wherry.dev/test/images"
 	"wherry.dev/test/panics"
@@ -28,10 +29,18 @@ type several struct {
 	*cluster // of the first machine, which has the server
 	net      *nodes.Network
 	token    string
+	clocks   map[string]*clocksteps.Clock // by machine; only tests that set them have them
+	history  *history                     // only tests of faults have one
 }
 
 // newSeveral makes machines, the last routed of them behind a router. Nothing runs on them yet.
 func newSeveral(t *testing.T, n, routed int) *several {
+	t.Helper()
+	return severalOf(t, wherryPath(t), n, routed)
+}
+
+// severalOf is newSeveral with another program.
+func severalOf(t *testing.T, wherry string, n, routed int) *several {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Fatal("these tests need root")
@@ -41,7 +50,7 @@ func newSeveral(t *testing.T, n, routed int) *several {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &several{cluster: &cluster{t: t, wherry: wherryPath(t)}}
+	s := &several{cluster: &cluster{t: t, wherry: wherry}}
 	t.Cleanup(func() {
 		if err := os.RemoveAll(dir); err != nil {
 			t.Error(err)

@@ -249,6 +249,9 @@ func (v *view) crashDue(name string, dead *Container) time.Time {
 	if wait == 0 { // the runtime's clock may be slightly ahead
 		return time.Time{}
 	}
+	if !dead.WaitsFrom.IsZero() {
+		return dead.WaitsFrom.Add(wait)
+	}
 	return dead.Finished.Add(wait)
 }
 

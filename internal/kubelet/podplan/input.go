@@ -94,6 +94,8 @@ type Container struct {
 	Created   time.Time
 	Started   time.Time
 	Finished  time.Time
+	// WaitsFrom is from when its back-off counts, if that is not Finished: the clock was set back.
+	WaitsFrom time.Time `json:",omitzero"`
 	ExitCode  int32
 	Reason    string
 	Message   string

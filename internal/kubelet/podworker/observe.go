@@ -151,6 +151,7 @@ func (w *Worker) loadRecord(ctx context.Context) error {
 		return err
 	}
 	w.record, w.recorded = r, true
+	w.notAhead(time.Now())
 	return nil
 }
 
@@ -259,7 +260,7 @@ func (w *Worker) containerOf(pod *v1.Pod, sandbox string, st *runtimeapi.Contain
 		c.State = podplan.Running
 		c.User = userOf(st.User)
 	case runtimeapi.ContainerState_CONTAINER_EXITED:
-		c.State = podplan.Exited
+		c.State, c.WaitsFrom = podplan.Exited, w.waitsFrom(&c, time.Now())
 		c.User = userOf(st.User)
 		c.Message = w.finalMessage(&c, messagePolicy(pod, st), st.LogPath)
 	default:

@@ -188,6 +188,8 @@ type Worker struct {
 	resized     uint32
 	failures    map[podplan.Key]podplan.Failure
 	repeated    map[podplan.Key]repeated
+	ends        map[string]time.Time // when instances were first seen to have ended in the future, by ID
+	clock       time.Time            // when the clock was last compared with the time that has passed
 	flights     map[podplan.Key]*flight
 	cgroup      bool
 	forgotten   bool
@@ -214,7 +216,7 @@ func newWorker(uid types.UID, deps Deps) *Worker {
 		uid: uid, deps: deps, mirrorKnown: deps.Mirror == nil, wakeCh: make(chan struct{}, 1), listDue: true,
 		messages: map[string]string{}, volumes: map[string]podplan.Volume{}, images: map[string]podplan.Image{},
 		hooks: map[string]podplan.Hook{}, failures: map[podplan.Key]podplan.Failure{}, flights: map[podplan.Key]*flight{},
-		preStops: map[string]podplan.Op{}, repeated: map[podplan.Key]repeated{},
+		preStops: map[string]podplan.Op{}, repeated: map[podplan.Key]repeated{}, ends: map[string]time.Time{}, clock: time.Now(),
 	}
 	w.found, _ = deps.Records.Read(uid) // the first look reports what is wrong with it
 	w.put(&Snapshot{})
@@ -422,6 +424,7 @@ func (w *Worker) step(ctx context.Context) (time.Duration, bool) {
 		began := time.Now()
 		defer func() { w.deps.Stepped(time.Since(began)) }()
 	}
+	w.followClock(ctx)
 	w.settle()
 	in, err := w.observe(ctx)
 	if err != nil {

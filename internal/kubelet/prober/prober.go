@@ -230,7 +230,7 @@ func firstDelay(t *target, kind string, initial, period time.Duration, now time.
 	}
 	due := t.since.Add(initial).Sub(now)
 	if due >= -period {
-		return max(due, 0)
+		return min(max(due, 0), initial) // the clock may have been set back since
 	}
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(t.id + kind))
