@@ -481,7 +481,7 @@ func (k *Kubelet) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, run := range []func(context.Context) error{
 		k.objects.Run, k.status.Run, k.table.Run, k.node.Run, k.node.RunLease, k.pleg.Watch, k.pleg.Relist, k.rotator.Run, k.shutdown().Run,
-		k.tellReady, k.tellPodRange, k.findPlugins, k.followLimits, k.watchVolumes, k.removeSlices, k.watchOOM, k.runDevices, k.tellResources, k.tellPods,
+		k.tellReady, k.tellPodRange, k.findPlugins, k.followLimits, k.watchVolumes, k.volumes.Run, k.removeSlices, k.watchOOM, k.runDevices, k.tellResources, k.tellPods,
 		k.afterSources(k.keepCPUs), k.afterSources(k.orphans.Run), k.afterSources(k.followShares), k.afterSources(k.guardNode),
 	} {
 		g.Go(func() error { return run(ctx) })

@@ -32,7 +32,8 @@ import (
 // driver is called (csi_files.go), and is there until the driver has undone them: whatever comes between, the next
 // attempt or the teardown goes on from there. A step that is repeated is one that drivers must be able to repeat.
 //
-// All calls for one volume that concern the node come one after another; publishing concerns one pod.
+// All calls for one volume that concern the node come one after another; publishing concerns one pod. What no pod has any
+// more is taken from the node after that pod has let go of it, again and again if need be (csi_unstage.go).
 type csiVolume struct {
 	placed
 	m *Mounter
@@ -212,8 +213,11 @@ func (p *csiJob) waits(err error) error {
 
 func ofDriver(name string) string { return "driver/" + name }
 
-// DriverCame wakes the pods that could not have a volume because a driver was not there.
-func (m *Mounter) DriverCame(driver string) { m.wakeOthers(ofDriver(driver)) }
+// DriverCame wakes the pods that could not have a volume because a driver was not there, and lets it take back what it could not.
+func (m *Mounter) DriverCame(driver string) {
+	m.wakeOthers(ofDriver(driver))
+	m.unstages.wake()
+}
 
 // aloneWith runs f when no other call concerns the volume as the node has it.
 func (m *Mounter) aloneWith(ctx context.Context, driver, handle string, f func() error) error {
@@ -412,7 +416,7 @@ func (p *csiJob) finish() error {
 	return data.write(filepath.Dir(p.target))
 }
 
-// tearDown takes a volume from a pod, and from the node if no other pod has it.
+// tearDown takes a volume from a pod. That no pod has it any more is the node's business: the pod does not wait for it.
 func (c csiVolume) tearDown(ctx context.Context, dir string) error {
 	if at, err := os.Readlink(dir); err == nil {
 		return c.unmap(ctx, dir, at)
@@ -428,23 +432,13 @@ func (c csiVolume) tearDown(ctx context.Context, dir string) error {
 		}
 	}
 	failpoint.At("csi-unpublished")
-	forget := func() error {
-		return errors.Join(removePlace(target), removeVolData(dir), removePlace(dir))
+	if err := errors.Join(removePlace(target), removeVolData(dir), removePlace(dir)); err != nil {
+		return err
 	}
-	if data[keyLifecycle] == string(storagev1.VolumeLifecycleEphemeral) {
-		return forget()
+	if data[keyLifecycle] != string(storagev1.VolumeLifecycleEphemeral) {
+		c.m.release(ctx, staged{driver: data[keyDriver], handle: data[keyHandle], files: filesOf(c.m.Dirs, data[keyDriver], data[keyHandle])})
 	}
-	return c.m.aloneWith(ctx, data[keyDriver], data[keyHandle], func() error {
-		others, err := publishedElsewhere(c.m.Dirs, data, dir)
-		if err == nil && !others {
-			err = c.unstage(ctx, data, filesOf(c.m.Dirs, data[keyDriver], data[keyHandle]))
-		}
-		if err != nil {
-			return err
-		}
-		failpoint.At("csi-unstaged")
-		return forget()
-	})
+	return nil
 }
 
 // unmap is tearDown for a device: at is where it is published, link what the pod has.
@@ -459,21 +453,11 @@ func (c csiVolume) unmap(ctx context.Context, link, at string) error {
 			return err
 		}
 	}
-	return c.m.aloneWith(ctx, data[keyDriver], data[keyHandle], func() error {
-		if err := removePlace(at); err != nil {
-			return err
-		}
-		others, err := filepath.Glob(filepath.Join(c.m.Dirs.Pods(), "*", "volumeDevices", csiFolder, filepath.Base(link)))
-		if err != nil {
-			return err
-		}
-		if len(others) <= 1 { // its own
-			if err := c.unstage(ctx, data, files); err != nil {
-				return err
-			}
-		}
-		return removePlace(link)
-	})
+	if err := errors.Join(removePlace(at), removePlace(link)); err != nil {
+		return err
+	}
+	c.m.release(ctx, staged{driver: data[keyDriver], handle: data[keyHandle], files: files, device: filepath.Base(link)})
+	return nil
 }
 
 func (c csiVolume) unpublish(ctx context.Context, data volData, target string) error {
@@ -497,41 +481,6 @@ func unlessUnknown(err error, path string) error {
 	if unlisted != nil || listed {
 		return errors.Join(err, unlisted)
 	}
-	return nil
-}
-
-// unstage takes a volume from the node. Until that is done, the node says that it uses it.
-func (c csiVolume) unstage(ctx context.Context, data volData, files csiFiles) error {
-	if _, err := os.Lstat(files.staging); errors.Is(err, os.ErrNotExist) { // the driver was never asked to stage it
-		return c.leave(files)
-	}
-	err := c.m.CSI.Drivers.Call(ctx, data[keyDriver], func(ctx context.Context, n csipb.NodeClient) error {
-		can, err := csi.Can(ctx, n)
-		if err != nil || !can[csipb.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME] {
-			return err
-		}
-		_, err = n.NodeUnstageVolume(ctx, &csipb.NodeUnstageVolumeRequest{VolumeId: data[keyHandle], StagingTargetPath: files.staging})
-		return err
-	})
-	if err = unlessUnknown(err, files.staging); err != nil {
-		return fmt.Errorf("UnmountDevice failed for volume %q : %w", data[keySpecVolID], err)
-	}
-	listed, err := mount.Listed(files.staging)
-	if err == nil && listed {
-		err = fmt.Errorf("driver %s says that it has unstaged the volume %s, and it is still mounted at %s", data[keyDriver], data[keyHandle], files.staging)
-	}
-	if err != nil {
-		return err
-	}
-	return c.leave(files)
-}
-
-// leave has the node say that it does not use the volume any more.
-func (c csiVolume) leave(files csiFiles) error {
-	if err := files.remove(); err != nil {
-		return err
-	}
-	c.m.Attached.report()
 	return nil
 }
 

@@ -154,16 +154,15 @@ func (f csiFiles) remove() error {
 	return nil
 }
 
-// publishedElsewhere reports whether another place than dir has a volume published.
-func publishedElsewhere(dirs criconfig.Dirs, data volData, dir string) (bool, error) {
+// publishedAnywhere reports whether a pod has a volume published, or is about to.
+func publishedAnywhere(dirs criconfig.Dirs, data volData) (bool, error) {
 	all, err := filepath.Glob(filepath.Join(dirs.Pods(), "*", "volumes", csiFolder, "*", volDataFile))
 	if err != nil {
 		return false, err
 	}
 	for _, path := range all {
-		place := filepath.Dir(path)
-		other, err := readVolData(place)
-		if errors.Is(err, fs.ErrNotExist) || place == dir {
+		other, err := readVolData(filepath.Dir(path))
+		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		if err != nil {
@@ -179,23 +178,14 @@ func publishedElsewhere(dirs criconfig.Dirs, data volData, dir string) (bool, er
 
 // csiInUse returns the volumes of drivers that somebody attaches and that the node has, or is about to have.
 func csiInUse(dirs criconfig.Dirs) ([]v1.UniqueVolumeName, error) {
+	all, err := stagedOn(dirs)
+	if err != nil {
+		return nil, err
+	}
 	var out []v1.UniqueVolumeName
-	for _, pattern := range []string{filepath.Join("*", "*", volDataFile), filepath.Join(devicesFolder, "*", "data", volDataFile)} {
-		all, err := filepath.Glob(filepath.Join(csiRoot(dirs), pattern))
-		if err != nil {
-			return nil, err
-		}
-		for _, path := range all {
-			data, err := readVolData(filepath.Dir(path))
-			if errors.Is(err, fs.ErrNotExist) {
-				continue
-			}
-			if err != nil {
-				return nil, err
-			}
-			if data[keyAttachment] != "" {
-				out = append(out, attachments.VolumeName(data[keyDriver], data[keyHandle]))
-			}
+	for _, s := range all {
+		if s.attached {
+			out = append(out, attachments.VolumeName(s.driver, s.handle))
 		}
 	}
 	return out, nil
