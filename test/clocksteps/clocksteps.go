@@ -6,6 +6,7 @@ package clocksteps
 
 import (
 	"context"
+	"debug/buildinfo"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -20,8 +21,8 @@ import (
 // ErrUnsupported is returned on machines for which there is no assembly.
 var ErrUnsupported = errors.New("clocks can be set on amd64 only")
 
-// Build builds such a program below dir.
-func Build(ctx context.Context, dir string) (program string, err error) {
+// Build builds such a program below dir, with the version of the program like.
+func Build(ctx context.Context, like, dir string) (program string, err error) {
 	if runtime.GOARCH != "amd64" {
 		return "", ErrUnsupported
 	}
@@ -42,9 +43,18 @@ func Build(ctx context.Context, dir string) (program string, err error) {
 	if err := os.WriteFile(file, overlay, 0o600); err != nil {
 		return "", err
 	}
+	info, err := buildinfo.ReadFile(like)
+	if err != nil {
+		return "", err
+	}
+	flags := "-checklinkname=0" // without it, the linker lets nobody else use the runtime's names
+	for _, s := range info.Settings {
+		if s.Key == "-ldflags" {
+			flags += " " + s.Value
+		}
+	}
 	program = filepath.Join(dir, "wherry-clock")
-	// The linker lets nobody else use the runtime's names, unless it is told not to look.
-	build := exec.CommandContext(ctx, "go", "build", "-overlay", file, "-ldflags", "-s -w -checklinkname=0", "-o", program, "./cmd/wherry") //nolint:gosec // ours
+	build := exec.CommandContext(ctx, "go", "build", "-overlay", file, "-ldflags", flags, "-o", program, "./cmd/wherry") //nolint:gosec // ours
 	build.Dir, build.Env = module, append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("%v: %w: %s", build.Args, err, out)

@@ -301,11 +301,29 @@ func (p *csiJob) stageBy(ctx context.Context, c csipb.NodeClient, can csi.Abilit
 		VolumeId: p.handle, PublishContext: p.context, StagingTargetPath: p.files.staging, VolumeCapability: p.capability(can),
 		Secrets: secrets, VolumeContext: p.pv.Spec.CSI.VolumeAttributes,
 	})
+	if err != nil && data[keyStaged] == "" && !mayGoOn(err) { // then there is nothing to take back, as upstream has it
+		return errors.Join(err, removePlace(p.files.staging))
+	}
 	if err != nil {
 		return err
 	}
 	data[keyStaged] = bootID()
 	return data.write(p.files.data)
+}
+
+// mayGoOn reports whether a driver may still be at work, or may have done something, though it answered with an error; the rule
+// is upstream's. What is no driver's answer leaves that open, too.
+func mayGoOn(err error) bool {
+	said, asked := status.FromError(err)
+	if !asked {
+		return true
+	}
+	switch said.Code() {
+	case codes.Canceled, codes.DeadlineExceeded, codes.Unavailable, codes.ResourceExhausted, codes.Aborted:
+		return true
+	default:
+		return false
+	}
 }
 
 // publish has the driver give the volume to the pod.

@@ -86,15 +86,12 @@ func (p *csiJob) expand(ctx context.Context, pv *v1.PersistentVolume, size resou
 // markFailed writes into the claim that its volume did not grow, if that is certain. It never will if the driver says so,
 // or if it failed before and the claim wants another size by now.
 func (p *csiJob) markFailed(ctx context.Context, size resource.Quantity, failed error) error {
-	said, asked := status.FromError(failed)
-	if !asked || nodeResize(p.claim) == "" { // "": whoever enlarged the volume does not know of failures
+	if mayGoOn(failed) || nodeResize(p.claim) == "" { // "": whoever enlarged the volume does not know of failures
 		return nil
 	}
 	before := slices.ContainsFunc(p.claim.Status.Conditions, isResizeError)
 	never := false
-	switch said.Code() {
-	case codes.Canceled, codes.DeadlineExceeded, codes.Unavailable, codes.ResourceExhausted, codes.Aborted:
-		return nil // it may still be at work
+	switch status.Code(failed) {
 	case codes.InvalidArgument, codes.OutOfRange, codes.NotFound:
 		never = true
 	default:

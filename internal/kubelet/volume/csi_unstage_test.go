@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -81,6 +82,26 @@ func TestAPodDoesNotWaitForTheNodeToBeRidOfItsVolume(t *testing.T) {
 			d.Before("NodeUnstageVolume", nil)
 			awaitUnstaged(t, m)
 			stop()
+			nothingLeft(t, m)
+		})
+	}
+}
+
+// What a driver has refused to stage it need not take back, as upstream has it; what it may have staged all the same, it must.
+func TestWhatWasNeverStagedIsNotTakenBack(t *testing.T) {
+	for code, asked := range map[codes.Code]bool{codes.InvalidArgument: false, codes.Internal: false, codes.DeadlineExceeded: true, codes.Aborted: true} {
+		t.Run(code.String(), func(t *testing.T) {
+			d, _, m := newCSI(t, unattached())
+			d.Before("NodeStageVolume", fakecsi.Refuse(code, "no"))
+			if _, err := m.Mount(t.Context(), claimPod("u1"), "v"); status.Code(err) != code {
+				t.Errorf("got %v", err)
+			}
+			clear(t, m, "u1")
+			want := []string{"Stage"}
+			if asked {
+				want = append(want, "Unstage")
+			}
+			called(t, d, want...)
 			nothingLeft(t, m)
 		})
 	}
