@@ -277,9 +277,7 @@ func (s *Server) Run(ctx context.Context) error {
 		})
 	}
 	background.Go(func() { s.auth.Run(inner) })
-	for _, ca := range s.creds.authorities {
-		background.Go(func() { ca.Keep(inner) })
-	}
+	background.Go(func() { pki.Keep(inner, s.creds.authorities...) })
 	background.Go(func() {
 		if err := s.lookup.Run(inner); err != nil {
 			log.Error(err, "Failed to watch storage for admission")

@@ -161,7 +161,7 @@ func (k *Kubelet) certificate(ctx context.Context, g *errgroup.Group) (func() (*
 			return nil, fmt.Errorf("serving certificate: %w", err)
 		}
 		g.Go(func() error {
-			ca.Keep(ctx)
+			pki.Keep(ctx, ca)
 			return nil
 		})
 	}

@@ -6,12 +6,15 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"k8s.io/klog/v2"
+
+	"wherry.dev/internal/clockset"
 )
 
-// lookEvery is how often certificates are compared with the clock, which can be set to any other time.
+// lookEvery is how often certificates are compared with the clock, beside whenever it is set.
 const lookEvery = time.Minute
 
 // issued is a certificate that the CA has issued in this process, or found in its files.
@@ -30,18 +33,36 @@ func (ca *CA) remember(file string, i issued) {
 	ca.issued[file] = i
 }
 
-// Keep renews what the CA has issued, whenever it is due, until ctx ends.
-func (ca *CA) Keep(ctx context.Context) {
+// Keep renews what authorities have issued, whenever it is due, until ctx ends.
+func Keep(ctx context.Context, authorities ...*CA) {
+	log := klog.FromContext(ctx)
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
+	set := make(chan struct{}, 1)
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	watching.Go(func() {
+		err := clockset.Watch(ctx, func() {
+			select {
+			case set <- struct{}{}:
+			default:
+			}
+		})
+		if err != nil {
+			log.Error(err, "Nothing tells when the clock is set; certificates that are due then are renewed within a minute")
+		}
+	})
 	for {
-		if err := ca.Renew(ctx, time.Now()); err != nil {
-			klog.FromContext(ctx).Error(err, "Cannot renew certificates", "authority", ca.CertFile)
+		for _, ca := range authorities {
+			if err := ca.Renew(ctx, time.Now()); err != nil {
+				log.Error(err, "Cannot renew certificates", "authority", ca.CertFile)
+			}
 		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
+		case <-set:
 		}
 	}
 }
