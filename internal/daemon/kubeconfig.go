@@ -58,6 +58,9 @@ func (d *Daemon) writeAdminKubeconfig() error {
 	if err := d.tellNewCA(); err != nil {
 		return err
 	}
+	if err := d.api.CA().Valid(time.Now()); err != nil {
+		d.progress("nobody can use the cluster yet: " + err.Error())
+	}
 	return writeKubeconfig(d.api.CA(), filepath.Join(d.cfg.DataDir, "pki"), kubeconfigSpec{
 		path: d.cfg.Kubeconfig(), server: hostPort("127.0.0.1", d.cfg.SecurePort), name: "admin",
 		leaf: pki.Leaf{CommonName: "kubernetes-admin", Organizations: []string{"system:masters"}},

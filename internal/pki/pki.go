@@ -36,6 +36,10 @@ const (
 	backdate = 24 * time.Hour
 )
 
+// earliest is before every Wherry: a clock that says less has lost the time, and an authority that is made by it would have
+// expired once it is right.
+var earliest = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
 // CA is a certificate authority whose certificate and key are in one folder.
 type CA struct {
 	CertFile string
@@ -76,6 +80,9 @@ func LoadOrCreateCA(dir, name, commonName string, now time.Time) (*CA, error) {
 	}
 	if ca.key, err = LoadOrCreateKey(ca.KeyFile); err != nil {
 		return nil, err
+	}
+	if cert == nil && now.Before(earliest) {
+		return nil, fmt.Errorf("the clock says %s: set it before the certificate authority %s is made", now.UTC().Format(time.RFC3339), ca.CertFile)
 	}
 	if ca.cert = cert; cert == nil { // if only the certificate was lost, the same key keeps what it signed valid
 		ca.made = true

@@ -67,6 +67,15 @@ func Keep(ctx context.Context, authorities ...*CA) {
 	}
 }
 
+// Valid returns an error if the authority's certificate is not valid by the clock, so that nobody trusts what it has issued.
+func (ca *CA) Valid(now time.Time) error {
+	if !now.Before(ca.cert.NotBefore) && !now.After(ca.cert.NotAfter) {
+		return nil
+	}
+	return fmt.Errorf("the clock says %s, and the certificate authority %s is valid from %s to %s: set the clock",
+		now.UTC().Format(time.RFC3339), ca.CertFile, ca.cert.NotBefore.Format(time.RFC3339), ca.cert.NotAfter.Format(time.RFC3339))
+}
+
 // Renew reissues those certificates that Issue has returned and that are about to expire, or are not valid yet.
 // An error is tried again with the next call.
 func (ca *CA) Renew(ctx context.Context, now time.Time) error {
@@ -79,9 +88,8 @@ func (ca *CA) Renew(ctx context.Context, now time.Time) error {
 	}
 	ca.mu.Unlock()
 	var errs []error
-	if now.Before(ca.cert.NotBefore) || now.After(ca.cert.NotAfter) {
-		errs = append(errs, fmt.Errorf("the clock says %s, and the certificate authority is valid from %s to %s: set the clock",
-			now.UTC().Format(time.RFC3339), ca.cert.NotBefore.Format(time.RFC3339), ca.cert.NotAfter.Format(time.RFC3339)))
+	if err := ca.Valid(now); err != nil {
+		errs = append(errs, err)
 	}
 	for file, i := range due {
 		var err error

@@ -22,7 +22,7 @@ func TestCertificatesAreRenewedWhileTheProcessRuns(t *testing.T) {
 		"two months before the end":    {clock: leafValidity - renewBefore + time.Hour, made: true},
 		"after the end":                {clock: leafValidity + time.Hour, made: true},
 		"a time zone back":             {clock: -14 * time.Hour},
-		"further back than the CA":     {clock: -30 * time.Hour, err: "the clock says 2026-11-28T06:00:00Z, and the certificate authority is valid from 2026-11-28T12:00:00Z to"},
+		"further back than the CA":     {clock: -30 * time.Hour, err: "is valid from 2026-11-28T12:00:00Z to 2036-"},
 		"without a clock":              {clock: -50 * 365 * 24 * time.Hour, err: "set the clock"},
 		"after the end of the CA, too": {clock: caValidity + time.Hour, made: true, err: "set the clock"},
 	} {
@@ -84,6 +84,21 @@ func TestRenewalsThatFailAreTriedAgain(t *testing.T) {
 	}
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 4 {
 		t.Errorf("%v, %v", entries, err)
+	}
+}
+
+// An authority that is made while the clock is in the last century has expired once it is right.
+func TestNoAuthorityIsMadeWithoutAClock(t *testing.T) {
+	dir := t.TempDir()
+	_, err := LoadOrCreateCA(dir, "ca", "kubernetes", time.Unix(40, 0))
+	if err == nil || !strings.Contains(err.Error(), "the clock says 1970-01-01T00:00:40Z: set it before") {
+		t.Errorf("got %v", err)
+	}
+	if _, err := LoadOrCreateCA(dir, "ca", "kubernetes", time.Now()); err != nil {
+		t.Error(err)
+	}
+	if _, err := LoadOrCreateCA(dir, "ca", "kubernetes", time.Unix(40, 0)); err != nil {
+		t.Errorf("what is there is not used: %v", err)
 	}
 }
 

@@ -67,34 +67,58 @@ func stagedOn(dirs criconfig.Dirs) (out []staged, err error) {
 
 // unstages are the volumes that no pod has any more, and that their drivers have failed to take from the node.
 type unstages struct {
-	mu    sync.Mutex
-	due   map[string]staged        // that nobody sees to yet, by their data's folder
-	seen  map[string]chan struct{} // that are seen to; a message lets the next attempt begin
-	added chan struct{}            // has room for one message: there is something in due
+	mu sync.Mutex
+	// see begins to see to one, while there is a Run. A message to woken lets the next attempt begin.
+	see  func(s staged, woken <-chan struct{})
+	due  map[string]staged        // that nobody sees to, by their data's folder
+	seen map[string]chan struct{} // what wakes those that are seen to
 }
 
 func (u *unstages) add(s staged) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if u.due == nil {
-		u.due = map[string]staged{}
-	}
-	u.due[s.files.data] = s
-	u.nudge(u.arrivals())
+	u.addLocked(s)
 }
 
-// arrivals returns the channel of added; u.mu is held.
-func (u *unstages) arrivals() chan struct{} {
-	if u.added == nil {
-		u.added = make(chan struct{}, 1)
-	}
-	return u.added
-}
-
-func (*unstages) nudge(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
+func (u *unstages) addLocked(s staged) {
+	key := s.files.data
+	switch woken := u.seen[key]; {
+	case woken != nil:
+		nudge(woken)
+	case u.see == nil:
+		if u.due == nil {
+			u.due = map[string]staged{}
+		}
+		u.due[key] = s
 	default:
+		woken = make(chan struct{}, 1)
+		u.seen[key] = woken
+		u.see(s, woken)
+	}
+}
+
+// begin has see see to all that is due, and to all that comes; nil ends that.
+func (u *unstages) begin(see func(staged, <-chan struct{})) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.see = see
+	due := u.due
+	u.due, u.seen = map[string]staged{}, map[string]chan struct{}{}
+	for _, s := range due {
+		u.addLocked(s)
+	}
+}
+
+// over ends what sees to a volume, unless there is a reason to look again.
+func (u *unstages) over(s staged, woken <-chan struct{}) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	select {
+	case <-woken:
+		return false
+	default:
+		delete(u.seen, s.files.data)
+		return true
 	}
 }
 
@@ -102,35 +126,16 @@ func (*unstages) nudge(c chan struct{}) {
 func (u *unstages) wake() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	for _, c := range u.seen {
-		u.nudge(c)
+	for _, woken := range u.seen {
+		nudge(woken)
 	}
 }
 
-// take returns what nobody sees to yet, each with the channel that wakes it.
-func (u *unstages) take() map[*staged]chan struct{} {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	out := map[*staged]chan struct{}{}
-	for key, s := range u.due {
-		delete(u.due, key)
-		if c := u.seen[key]; c != nil {
-			u.nudge(c)
-			continue
-		}
-		if u.seen == nil {
-			u.seen = map[string]chan struct{}{}
-		}
-		u.seen[key] = make(chan struct{}, 1)
-		out[&s] = u.seen[key]
+func nudge(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
 	}
-	return out
-}
-
-func (u *unstages) over(s *staged) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	delete(u.seen, s.files.data)
 }
 
 // Run takes those volumes from the node that no pod has any more and that are still on it, until ctx ends: what their drivers
@@ -143,33 +148,30 @@ func (m *Mounter) Run(ctx context.Context) error {
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "Cannot tell which volumes of CSI drivers are on the node")
 	}
+	var all sync.WaitGroup
+	m.unstages.begin(func(s staged, woken <-chan struct{}) {
+		all.Go(func() { m.insist(ctx, s, woken) })
+	})
 	for _, s := range left {
 		m.unstages.add(s)
 	}
-	var all sync.WaitGroup
-	defer all.Wait()
-	m.unstages.mu.Lock()
-	added := m.unstages.arrivals()
-	m.unstages.mu.Unlock()
-	for {
-		for s, woken := range m.unstages.take() {
-			all.Go(func() { m.insist(ctx, s, woken) })
-		}
-		select {
-		case <-added:
-		case <-ctx.Done():
-			return nil
-		}
-	}
+	<-ctx.Done()
+	m.unstages.begin(nil)
+	all.Wait()
+	return nil
 }
 
 // insist has a volume taken from the node.
-func (m *Mounter) insist(ctx context.Context, s *staged, woken <-chan struct{}) {
-	defer m.unstages.over(s)
+func (m *Mounter) insist(ctx context.Context, s staged, woken <-chan struct{}) {
 	for wait := unstageBase; ; wait = min(2*wait, unstageMax) {
 		err := m.unstage(ctx, s)
-		if err == nil || ctx.Err() != nil {
+		switch {
+		case ctx.Err() != nil:
 			return
+		case err == nil && m.unstages.over(s, woken):
+			return
+		case err == nil: // another pod has let go of it meanwhile, and has failed
+			continue
 		}
 		log := klog.FromContext(ctx)
 		if _, missing := errors.AsType[*csi.NotRegisteredError](err); missing {
@@ -193,7 +195,7 @@ func (m *Mounter) release(ctx context.Context, s staged) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if err := m.unstage(context.WithoutCancel(ctx), &s); err != nil {
+		if err := m.unstage(context.WithoutCancel(ctx), s); err != nil {
 			klog.FromContext(ctx).Error(err, "Cannot take a volume from the node yet", "driver", s.driver, "handle", s.handle)
 			m.unstages.add(s)
 		}
@@ -208,7 +210,7 @@ func (m *Mounter) release(ctx context.Context, s staged) {
 }
 
 // unstage takes a volume from the node, unless a pod has it. Until that is done, the node says that it uses it.
-func (m *Mounter) unstage(ctx context.Context, s *staged) error {
+func (m *Mounter) unstage(ctx context.Context, s staged) error {
 	return m.aloneWith(ctx, s.driver, s.handle, func() error {
 		data, err := readVolData(s.files.data)
 		if errors.Is(err, fs.ErrNotExist) { // it is done
@@ -225,7 +227,7 @@ func (m *Mounter) unstage(ctx context.Context, s *staged) error {
 }
 
 // had reports whether a pod has the volume.
-func (s *staged) had(dirs criconfig.Dirs, data volData) (bool, error) {
+func (s staged) had(dirs criconfig.Dirs, data volData) (bool, error) {
 	if s.device == "" {
 		return publishedAnywhere(dirs, data)
 	}
@@ -233,7 +235,7 @@ func (s *staged) had(dirs criconfig.Dirs, data volData) (bool, error) {
 	return len(links) > 0, err
 }
 
-func (m *Mounter) unstageBy(ctx context.Context, s *staged, data volData) error {
+func (m *Mounter) unstageBy(ctx context.Context, s staged, data volData) error {
 	if _, err := os.Lstat(s.files.staging); errors.Is(err, fs.ErrNotExist) { // the driver was never asked to stage it
 		return m.leave(s.files)
 	}
