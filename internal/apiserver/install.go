@@ -167,9 +167,7 @@ func (s *Server) genericConfig() (*genericapiserver.Config, error) {
 	if err := s.cfg.Audit.ApplyTo(cfg); err != nil {
 		return nil, fmt.Errorf("audit (--audit-policy-file, --audit-log-path, --audit-webhook-config-file): %w", err)
 	}
-	if err := s.secure(cfg); err != nil {
-		return nil, err
-	}
+	s.secure(cfg)
 	cfg.Flagz = s.cfg.flags()
 	return cfg, s.cfg.Serving.applyTo(cfg)
 }
@@ -197,7 +195,7 @@ func (v effectiveVersion) Info() *version.Info {
 }
 
 // secure configures TLS and authentication.
-func (s *Server) secure(cfg *genericapiserver.Config) error {
+func (s *Server) secure(cfg *genericapiserver.Config) {
 	cfg.SecureServing = &genericapiserver.SecureServingInfo{
 		Listener: s.listener, Cert: s.creds.serving,
 		ClientCA: dynamiccertificates.NewUnionCAContentProvider(s.creds.clientCA, s.creds.requestHeader.CAContentProvider),
@@ -208,7 +206,6 @@ func (s *Server) secure(cfg *genericapiserver.Config) error {
 	cfg.Authentication.Authenticator = s.auth.Authenticator
 	cfg.Authentication.RequestHeaderConfig = s.creds.requestHeader
 	cfg.Authentication.APIAudiences = s.cfg.APIAudiences
-	return nil
 }
 
 // onGrownStacks serves requests that end soon on stacks of the pool. A watch would keep its stack.

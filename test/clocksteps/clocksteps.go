@@ -15,6 +15,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"time"
 )
 
@@ -47,14 +48,14 @@ func Build(ctx context.Context, like, dir string) (program string, err error) {
 	if err != nil {
 		return "", err
 	}
-	flags := "-checklinkname=0" // without it, the linker lets nobody else use the runtime's names
+	flags := []string{"-checklinkname=0"} // without it, the linker lets nobody else use the runtime's names
 	for _, s := range info.Settings {
 		if s.Key == "-ldflags" {
-			flags += " " + s.Value
+			flags = append(flags, s.Value)
 		}
 	}
 	program = filepath.Join(dir, "wherry-clock")
-	build := exec.CommandContext(ctx, "go", "build", "-overlay", file, "-ldflags", flags, "-o", program, "./cmd/wherry") //nolint:gosec // ours
+	build := exec.CommandContext(ctx, "go", "build", "-overlay", file, "-ldflags", strings.Join(flags, " "), "-o", program, "./cmd/wherry") //nolint:gosec // ours
 	build.Dir, build.Env = module, append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("%v: %w: %s", build.Args, err, out)

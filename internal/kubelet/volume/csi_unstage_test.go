@@ -115,8 +115,8 @@ func TestWhatADriverLeavesIsTakenFromTheNodeLater(t *testing.T) {
 			set(t, m, claimPod("u1"))
 			d.Before("NodeUnstageVolume", fakecsi.Hang)
 			if away {
-				d.Before("NodeUnpublishVolume", func(context.Context) error { // it goes before the next call
-					return m.CSI.Drivers.Deregister(t.Context(), plugin(d.Socket()))
+				d.Before("NodeUnpublishVolume", func(ctx context.Context) error { // it goes before the next call
+					return m.CSI.Drivers.Deregister(ctx, plugin(d.Socket()))
 				})
 			}
 			clear(t, m, "u1")
@@ -132,8 +132,8 @@ func TestWhatADriverLeavesIsTakenFromTheNodeLater(t *testing.T) {
 func TestADriverThatComesTakesBackWhatItLeft(t *testing.T) {
 	d, _, m := newCSI(t, unattached())
 	set(t, m, claimPod("u1"))
-	d.Before("NodeUnpublishVolume", func(context.Context) error {
-		return m.CSI.Drivers.Deregister(t.Context(), plugin(d.Socket()))
+	d.Before("NodeUnpublishVolume", func(ctx context.Context) error {
+		return m.CSI.Drivers.Deregister(ctx, plugin(d.Socket()))
 	})
 	clear(t, m, "u1")
 	defer tends(t, m)()
