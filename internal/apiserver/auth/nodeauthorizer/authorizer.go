@@ -339,6 +339,11 @@ func nodes(_ context.Context, node string, attrs authorizer.Attributes) (authori
 		switch attrs.GetVerb() {
 		case "create", "update", "patch":
 			return allow() // NodeRestriction checks that it is the node's own
+		case "delete": // when it leaves; upstream's nodes may not
+			if attrs.GetName() == node {
+				return allow()
+			}
+			return refuse("node '%s' cannot delete '%s', only its own Node object", node, attrs.GetName())
 		case "get", "list", "watch":
 			switch attrs.GetName() {
 			case node:

@@ -262,6 +262,7 @@ func TestANodesOwnObjects(t *testing.T) {
 	want(t, a, true, `get nodes n1
 		watch nodes n1
 		create nodes
+		delete nodes n1
 		update nodes/status n1
 		get coordination.k8s.io:leases kube-node-lease/n1
 		create coordination.k8s.io:leases kube-node-lease/
@@ -284,7 +285,9 @@ func TestANodesOwnObjects(t *testing.T) {
 		create events ns/`)
 	want(t, a, false, `get nodes n2
 		list nodes
-		delete nodes n1
+		delete nodes n2
+		delete nodes
+		delete nodes/status n1
 		get nodes/proxy n1
 		get coordination.k8s.io:leases kube-node-lease/n2
 		list coordination.k8s.io:leases kube-node-lease/

@@ -457,7 +457,6 @@ func Joining() Policy {
 			role(serverJoin, rbacv1.PolicyRule{Verbs: []string{"post"}, NonResourceURLs: []string{cluster.ServersPath}}),
 			// What a node needs besides its pods: services and their names, the ways to other nodes, network policies.
 			role(nodeNetwork,
-				rule("delete", core, "nodes"), // its own: NodeRestriction sees to that
 				rule(read, core, "nodes services namespaces pods"), rule(read, "discovery.k8s.io", "endpointslices"),
 				rule(read, "networking.k8s.io", "servicecidrs networkpolicies")),
 			role(nodeDisks, rule("get create update delete", core, "nodes/proxy")),
