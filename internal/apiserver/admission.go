@@ -1,7 +1,10 @@
 package apiserver
 
 import (
+	"sync"
+
 	genericadmission "k8s.io/apiserver/pkg/admission"
+	"k8s.io/client-go/metadata"
 	"k8s.io/component-base/compatibility"
 
 	"wherry.dev/internal/apiserver/admission"
@@ -23,6 +26,7 @@ func (s *Server) makeAdmission(version compatibility.EffectiveVersion) (generica
 		Stay:       s.cfg.Stay,
 		Room:       s.backend.Room,
 		Client:     s.ownClient,
+		Metadata:   sync.OnceValues(func() (metadata.Interface, error) { return metadata.NewForConfig(s.clients.Own()) }),
 		Kinds:      s.mapper,
 		Features:   s.cfg.features(),
 		Hook:       s.hooks.Plugin,

@@ -34,6 +34,7 @@ import (
 	"wherry.dev/internal/apiserver/extensions"
 	"wherry.dev/internal/apiserver/openapi"
 	"wherry.dev/internal/apiserver/openapi/ondemand"
+	"wherry.dev/internal/apiserver/registry"
 	"wherry.dev/internal/apiserver/registry/componentstatus"
 	"wherry.dev/internal/apiserver/stacks"
 	ownversion "wherry.dev/internal/version"
@@ -201,12 +202,28 @@ func (s *Server) secure(cfg *genericapiserver.Config) {
 		ClientCA: dynamiccertificates.NewUnionCAContentProvider(s.creds.clientCA, s.creds.requestHeader.CAContentProvider),
 	}
 	cfg.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
-		return s.listener.Handler(genericapiserver.DefaultBuildHandlerChain(onGrownStacks(api, c.LongRunningFunc), c))
+		return s.listener.Handler(genericapiserver.DefaultBuildHandlerChain(onGrownStacks(s.holding(api), c.LongRunningFunc), c))
 	}
 	cfg.Authentication.Authenticator = s.auth.Authenticator
 	cfg.Authentication.RequestHeaderConfig = s.creds.requestHeader
 	cfg.Authentication.APIAudiences = s.cfg.APIAudiences
 }
+
+// holding lets admission hold something for writes of kinds that are not ours, until they are over.
+func (s *Server) holding(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		info, ok := request.RequestInfoFrom(r.Context())
+		if !ok || !info.IsResourceRequest || !writes[info.Verb] || s.store(info.APIGroup, info.Resource) != nil {
+			h.ServeHTTP(w, r)
+			return
+		}
+		ctx, over := registry.Holding(r.Context())
+		defer over()
+		h.ServeHTTP(w, r.WithContext(ctx))
+	})
+}
+
+var writes = map[string]bool{"create": true, "update": true, "patch": true}
 
 // onGrownStacks serves requests that end soon on stacks of the pool. A watch would keep its stack.
 func onGrownStacks(h http.Handler, long request.LongRunningRequestCheck) http.Handler {

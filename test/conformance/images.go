@@ -22,10 +22,11 @@ import (
 
 // tools are programs that specs call in busybox and agnhost images and that busybox lacks, or
 // implements differently: Debian's busybox has a cut-down nc, and its shell drops variables whose
-// names are not identifiers. Package → program.
-var tools = map[string]string{
-	"bash": "/bin/bash", "coreutils": "/bin/dd", "netcat-openbsd": "/bin/nc.openbsd", "curl": "/usr/bin/curl", "bind9-dnsutils": "/usr/bin/dig",
-	"iproute2": "/bin/ip", "libc-bin": "/usr/bin/getent", "procps": "/usr/bin/pgrep", "util-linux": "/usr/bin/ipcs",
+// names are not identifiers. Package → programs.
+var tools = map[string][]string{
+	"bash": {"/bin/bash"}, "coreutils": {"/bin/dd", "/usr/bin/printenv"}, "netcat-openbsd": {"/bin/nc.openbsd"}, "curl": {"/usr/bin/curl"},
+	"bind9-dnsutils": {"/usr/bin/dig"}, "iproute2": {"/bin/ip"}, "libc-bin": {"/usr/bin/getent"}, "procps": {"/usr/bin/pgrep"},
+	"util-linux": {"/usr/bin/ipcs"},
 }
 
 // searchPath is PATH in every image.
@@ -150,12 +151,14 @@ func base() (images.Root, error) {
 	}
 	var missing []string
 	for _, pkg := range slices.Sorted(maps.Keys(tools)) {
-		err := root.AddTool(tools[pkg])
-		switch {
-		case errors.Is(err, fs.ErrNotExist):
-			missing = append(missing, pkg)
-		case err != nil:
-			return nil, err
+		for _, program := range tools[pkg] {
+			err := root.AddTool(program)
+			switch {
+			case errors.Is(err, fs.ErrNotExist):
+				missing = append(missing, pkg)
+			case err != nil:
+				return nil, err
+			}
 		}
 	}
 	if len(missing) > 0 {

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apiserver/pkg/admission/metrics"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
 
 	"wherry.dev/internal/api/gated"
 	"wherry.dev/internal/apiserver/registry"
@@ -26,6 +27,8 @@ type Deps struct {
 	Room func() (int64, error)
 	// Client is the server's client of itself.
 	Client func() (kubernetes.Interface, error)
+	// Metadata is such a client for the metadata of all objects.
+	Metadata func() (metadata.Interface, error)
 	// Kinds tells the resources of a kind.
 	Kinds meta.RESTMapper
 	// Features are those that are on.
@@ -97,7 +100,7 @@ var table = []row{
 	// Webhooks and policies are asked about what all others have made of an object. What counts, and
 	// what refuses everything, comes last.
 	hook("MutatingAdmissionPolicy"), hook("MutatingAdmissionWebhook"), hook("ValidatingAdmissionPolicy"), hook("ValidatingAdmissionWebhook"),
-	{"ResourceQuota", true, plain(func(d *Deps) admission.Interface { return newResourceQuota(d.Lookup) })},
+	{"ResourceQuota", true, plain(func(d *Deps) admission.Interface { return newResourceQuota(d.Lookup, d.Metadata) })},
 	{"AlwaysDeny", false, free(alwaysDeny{})},
 }
 

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/client-go/metadata"
 
 	"wherry.dev/internal/api/quota"
 	"wherry.dev/internal/apiserver/registry"
@@ -19,8 +20,9 @@ import (
 // resourceQuota enforces a namespace's quotas. Usage is what storage holds, plus what was admitted
 // and is still on its way there.
 type resourceQuota struct {
-	lookup *registry.Lookup
-	quotas *registry.Kept[*corev1.ResourceQuota]
+	lookup   *registry.Lookup
+	metadata func() (metadata.Interface, error) // of custom resources
+	quotas   *registry.Kept[*corev1.ResourceQuota]
 
 	mu    sync.Mutex
 	books map[string]*book // by namespace; only those in use
@@ -36,8 +38,10 @@ type book struct {
 
 var _ admission.ValidationInterface = (*resourceQuota)(nil)
 
-func newResourceQuota(lookup *registry.Lookup) *resourceQuota {
-	return &resourceQuota{lookup: lookup, quotas: registry.Keep[*corev1.ResourceQuota](lookup, quotasResource), books: map[string]*book{}}
+func newResourceQuota(lookup *registry.Lookup, metadata func() (metadata.Interface, error)) *resourceQuota {
+	return &resourceQuota{
+		lookup: lookup, metadata: metadata, quotas: registry.Keep[*corev1.ResourceQuota](lookup, quotasResource), books: map[string]*book{},
+	}
 }
 
 func (*resourceQuota) Handles(op admission.Operation) bool {
@@ -45,7 +49,7 @@ func (*resourceQuota) Handles(op admission.Operation) bool {
 }
 
 func (p *resourceQuota) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
-	if a.GetNamespace() == "" || deleting(a) || p.lookup.Store(a.GetResource().GroupResource()) == nil {
+	if a.GetNamespace() == "" || deleting(a) {
 		return nil
 	}
 	resize := a.GetSubresource() == "resize" && a.GetOperation() == admission.Update
@@ -104,7 +108,7 @@ func (p *resourceQuota) check(ctx context.Context, a admission.Attributes, q *co
 	if len(more) == 0 {
 		return false, nil
 	}
-	used, err := usedOf(ctx, p.lookup, q, onTheWay, devices, now)
+	used, err := p.usedOf(ctx, q, a.GetResource(), onTheWay, devices, now)
 	if err != nil {
 		return false, err
 	}

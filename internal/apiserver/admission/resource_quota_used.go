@@ -6,7 +6,9 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -23,16 +25,22 @@ type coming struct {
 	object   runtime.Object
 }
 
-// usedOf returns what the quota's namespace uses now of each resource that it limits: what storage
-// holds, and what is on its way. The quota's status, which a controller writes, is behind that.
-func usedOf(ctx context.Context, lookup *registry.Lookup, q *corev1.ResourceQuota, onTheWay []coming,
+// usedOf returns what the quota's namespace uses now of each resource that it limits, of custom ones of asked only: what
+// storage holds, and what is on its way. The quota's status, which a controller writes, is behind that.
+func (p *resourceQuota) usedOf(ctx context.Context, q *corev1.ResourceQuota, asked schema.GroupVersionResource, onTheWay []coming,
 	devices quota.Devices, now time.Time) (corev1.ResourceList, error) {
 	used := corev1.ResourceList{}
 	for _, resource := range quota.Counted(q) {
-		if lookup.Store(resource) == nil {
+		var uses map[types.UID]corev1.ResourceList
+		var err error
+		switch {
+		case p.lookup.Store(resource) != nil:
+			uses, err = stored(ctx, p.lookup, q, resource, devices, now)
+		case resource == asked.GroupResource():
+			uses, err = p.custom(ctx, q, asked)
+		default:
 			continue
 		}
-		uses, err := stored(ctx, lookup, q, resource, devices, now)
 		if err != nil {
 			return nil, fmt.Errorf("usage of quota %s/%s: %w", q.Namespace, q.Name, err)
 		}
@@ -46,6 +54,26 @@ func usedOf(ctx context.Context, lookup *registry.Lookup, q *corev1.ResourceQuot
 		}
 	}
 	return quota.Limited(q, used), nil
+}
+
+// custom returns how the objects of a custom resource count, of which there is nothing but their number.
+func (p *resourceQuota) custom(ctx context.Context, q *corev1.ResourceQuota, resource schema.GroupVersionResource) (map[types.UID]corev1.ResourceList, error) {
+	client, err := p.metadata()
+	if err != nil {
+		return nil, err
+	}
+	list, err := client.Resource(resource).Namespace(q.Namespace).List(ctx, metav1.ListOptions{})
+	if apierrors.IsNotFound(err) || apierrors.IsMethodNotSupported(err) { // what is asked for is not stored, a review say
+		return map[types.UID]corev1.ResourceList{}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	uses := map[types.UID]corev1.ResourceList{}
+	for i := range list.Items {
+		uses[list.Items[i].UID] = quota.By(q, resource.GroupResource(), &list.Items[i], time.Time{}, nil)
+	}
+	return uses, nil
 }
 
 // stored returns what each object in storage uses of the quota.

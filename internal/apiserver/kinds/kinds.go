@@ -115,9 +115,12 @@ func (k *Kinds) Close() {
 	}
 }
 
-// Store returns the storage of a resource in the table.
+// Store returns the storage of a resource in the table; nil of any other.
 func (k *Kinds) Store(group, resource string) *registry.Store {
-	return k.built[schema.GroupResource{Group: group, Resource: resource}].Store
+	if built := k.built[schema.GroupResource{Group: group, Resource: resource}]; built != nil {
+		return built.Store
+	}
+	return nil
 }
 
 func (k *Kinds) codecFor(r schema.GroupResource) (runtime.Codec, runtime.GroupVersioner, error) {
