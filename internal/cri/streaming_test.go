@@ -168,6 +168,28 @@ func TestAttach(t *testing.T) {
 	}
 }
 
+// Whoever attached to a container whose stdin stays open, and had said everything, stayed attached until the container ended
+// (upstream's spec of `kubectl run --leave-stdin-open`).
+func TestWhoHasSaidEverythingIsNoLongerAttached(t *testing.T) {
+	p := newNode(t).pod()
+	cfg := containerConfig("main", "sh", "-c", `while read line; do echo "got $line"; done; exit 4`)
+	cfg.Stdin = true
+	id := p.start(cfg)
+	for _, word := range []string{"one", "two"} {
+		resp, err := p.run.Attach(t.Context(), &runtimeapi.AttachRequest{ContainerId: id, Stdin: true, Stdout: true, Stderr: true})
+		p.must(err)
+		out := newExpect()
+		err = executor(t, resp.GetUrl()).StreamWithContext(t.Context(),
+			remotecommand.StreamOptions{Stdin: strings.NewReader(word + "\n"), Stdout: out, Stderr: newExpect()})
+		if err != nil || out.text() != "got "+word+"\n" {
+			t.Errorf("%s: %q, %v", word, out.text(), err)
+		}
+	}
+	if st, err := p.run.ContainerStatus(t.Context(), id, false); err != nil || st.Status.State != runtimeapi.ContainerState_CONTAINER_RUNNING {
+		t.Errorf("its stdin was to stay open: %v, %v", st, err)
+	}
+}
+
 func TestAttachToATerminal(t *testing.T) {
 	p := newNode(t).pod()
 	cfg := containerConfig("main", "sh")

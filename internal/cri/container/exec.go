@@ -118,7 +118,9 @@ func (c *Container) Attach(ctx context.Context, in io.Reader, out, errOut io.Wri
 	if !tty {
 		sizes = nil
 	}
-	return stream.Attach(ctx, c.bundle.AttachSocket(), in, out, errOut, sizes, func(size remotecommand.TerminalSize) error {
-		return c.control.Resize(ctx, size.Height, size.Width)
-	})
+	to := stream.Attachment{
+		Socket: c.bundle.AttachSocket(), Leaves: c.bundle.Stdin && (!c.bundle.StdinOnce || c.bundle.Terminal), Sizes: sizes,
+		Resize: func(size remotecommand.TerminalSize) error { return c.control.Resize(ctx, size.Height, size.Width) },
+	}
+	return to.Connect(ctx, in, out, errOut)
 }

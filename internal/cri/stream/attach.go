@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"strconv"
+	"time"
 
 	"golang.org/x/sys/unix"
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
@@ -19,18 +20,33 @@ const (
 	attachBuffer = 32 << 10
 )
 
-// Attach connects a client to the streams that conmon offers on a socket, until either ends. resize is
-// called with the sizes of the client's terminal, if it has one.
-func Attach(ctx context.Context, socket string, in io.Reader, out, errOut io.Writer, sizes <-chan remotecommand.TerminalSize, resize func(remotecommand.TerminalSize) error) error {
-	conn, err := dialAttach(socket)
+// lastWords is how long a client still hears the container that has said all that it wanted to, and goes: mostly the answer to
+// that.
+const lastWords = 100 * time.Millisecond
+
+// Attachment is what a client attaches to.
+type Attachment struct {
+	// Socket is conmon's.
+	Socket string
+	// Leaves: the client's input goes on to stdin, which stays open when that has ended; then the client is no longer
+	// attached, as with containerd. Otherwise it stays until the container closes its streams.
+	Leaves bool
+	// Sizes are those of the client's terminal, if it has one, for which Resize is called.
+	Sizes  <-chan remotecommand.TerminalSize
+	Resize func(remotecommand.TerminalSize) error
+}
+
+// Connect connects a client to the streams that conmon offers, until either ends.
+func (a Attachment) Connect(ctx context.Context, in io.Reader, out, errOut io.Writer) error {
+	conn, err := dialAttach(a.Socket)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = conn.Close() }()
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
-	if sizes != nil {
-		resized := followResize(sizes, resize)
+	if a.Sizes != nil {
+		resized := followResize(a.Sizes, a.Resize)
 		defer resized()
 	}
 	if in != nil {
@@ -39,6 +55,9 @@ func Attach(ctx context.Context, socket string, in io.Reader, out, errOut io.Wri
 			// At the end of the input, close this direction: with stdinOnce the container's stdin
 			// closes.
 			_ = conn.CloseWrite()
+			if a.Leaves {
+				time.AfterFunc(lastWords, func() { _ = conn.Close() })
+			}
 		}()
 	}
 	return copyAttached(conn, out, errOut)
