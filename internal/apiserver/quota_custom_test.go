@@ -38,7 +38,7 @@ func TestQuotasCountCustomResources(t *testing.T) {
 	}
 	err := wait.PollUntilContextTimeout(t.Context(), time.Millisecond, time.Minute, true, func(context.Context) (bool, error) {
 		err := create("first")
-		return err == nil, nil //nolint:nilerr // it is not established yet
+		return err == nil, nil // it is not established yet
 	})
 	if err != nil {
 		t.Fatal(err)
