@@ -21,12 +21,12 @@ import (
 )
 
 // tools are programs that specs call in busybox and agnhost images and that busybox lacks, or
-// implements differently: Debian's busybox has a cut-down nc, and its shell drops variables whose
-// names are not identifiers. Package → programs.
+// implements differently: Debian's busybox has a cut-down nc, its wget crashes with -T, and its shell
+// drops variables whose names are not identifiers. Package → programs.
 var tools = map[string][]string{
 	"bash": {"/bin/bash"}, "coreutils": {"/bin/dd", "/usr/bin/printenv"}, "netcat-openbsd": {"/bin/nc.openbsd"}, "curl": {"/usr/bin/curl"},
 	"bind9-dnsutils": {"/usr/bin/dig"}, "iproute2": {"/bin/ip"}, "libc-bin": {"/usr/bin/getent"}, "procps": {"/usr/bin/pgrep"},
-	"util-linux": {"/usr/bin/ipcs"},
+	"util-linux": {"/usr/bin/ipcs"}, "wget": {"/usr/bin/wget"},
 }
 
 // searchPath is PATH in every image.
