@@ -77,6 +77,10 @@ var faults = []fault{
 		const rules = "table inet lossy { chain in { type filter hook input priority raw; iifname eth0 numgen random mod 100 < 15 drop; }; }"
 		return undone(m, "nft", "delete table inet lossy"), undone(m, "nft", rules)()
 	}, [2]time.Duration{2 * time.Second, 8 * time.Second}},
+}
+
+// wrongClocks are for programs whose clocks can be set.
+var wrongClocks = []fault{
 	{"ten minutes ahead", clockSet(10 * time.Minute), [2]time.Duration{2 * time.Second, 26 * time.Second}},
 	{"ten minutes behind", clockSet(-10 * time.Minute), [2]time.Duration{2 * time.Second, 26 * time.Second}},
 }
@@ -391,15 +395,20 @@ func TestFaults(t *testing.T) {
 	if err != nil {
 		t.Fatalf("FAULTS_ONLY: %v", err)
 	}
-	kinds := slices.DeleteFunc(slices.Clone(faults), func(f fault) bool { return !only.MatchString(f.name) })
+	program, err := clocksteps.Build(t.Context(), wherryPath(t), t.TempDir())
+	all := slices.Concat(faults, wrongClocks)
+	if errors.Is(err, clocksteps.ErrUnsupported) {
+		t.Log(err)
+		program, all, err = wherryPath(t), faults, nil
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	kinds := slices.DeleteFunc(slices.Clone(all), func(f fault) bool { return !only.MatchString(f.name) })
 	if len(kinds) == 0 {
 		t.Fatalf("FAULTS_ONLY=%s: there is no such fault", only)
 	}
 	random := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // to be repeated
-	program, err := clocksteps.Build(t.Context(), wherryPath(t), t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
 	s := severalOf(t, program, 4, 0)
 	s.clocks = map[string]*clocksteps.Clock{}
 	for _, m := range s.net.Machines { // each has a disk of its own, which can be full

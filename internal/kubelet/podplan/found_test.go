@@ -180,6 +180,18 @@ func TestRestartOfAllContainersIsBackedOffAfterAGoodExit(t *testing.T) {
 	}
 }
 
+// The clock was set back after a container had ended: its back-off used to end when the clock said so again, hours later.
+func TestTheBackOffOfAnEndInTheFutureCountsFromWhenItWasSeen(t *testing.T) {
+	in := lifeOf(v1.RestartPolicyAlways, has(Container{ID: "1", Name: "c", State: Exited, ExitCode: 1, Attempt: 1, Finished: noon.Add(5 * time.Minute), WaitsFrom: noon}),
+		func(in *Input) { in.Record.Containers = map[string]History{"c": {Attempt: 1, Wait: 20 * time.Second}} })
+	if got := Next(in, noon.Add(time.Second)); !got.RecheckAt.Equal(noon.Add(20*time.Second)) || len(got.Ops) != 0 {
+		t.Errorf("%+v", got)
+	}
+	if got := Next(in, noon.Add(20*time.Second)); len(got.Ops) == 0 {
+		t.Errorf("it is not started again: %+v", got)
+	}
+}
+
 // A pod that was deleted before its init containers were done used to report the containers after
 // them as ended (upstream's "should never report container start when an init container fails").
 func TestContainersWhoseTurnHadNotComeGoOnWaiting(t *testing.T) {
