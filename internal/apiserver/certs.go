@@ -41,6 +41,9 @@ func loadCredentials(cfg *Config, now time.Time) (*credentials, error) {
 	if err := pki.RefuseLost(cfg.CertDir, "ca", "kubernetes"); err != nil {
 		return nil, err
 	}
+	if err := pki.RefuseClock(cfg.CertDir, "ca", now); err != nil {
+		return nil, err
+	}
 	ca, err := pki.LoadOrCreateCA(cfg.CertDir, "ca", "kubernetes", now)
 	if err != nil {
 		return nil, fmt.Errorf("certificate authority: %w", err)

@@ -81,9 +81,6 @@ func LoadOrCreateCA(dir, name, commonName string, now time.Time) (*CA, error) {
 	if ca.key, err = LoadOrCreateKey(ca.KeyFile); err != nil {
 		return nil, err
 	}
-	if cert == nil && now.Before(earliest) {
-		return nil, fmt.Errorf("the clock says %s: set it before the certificate authority %s is made", now.UTC().Format(time.RFC3339), ca.CertFile)
-	}
 	if ca.cert = cert; cert == nil { // if only the certificate was lost, the same key keeps what it signed valid
 		ca.made = true
 		ca.cert, err = ca.selfSign(commonName, now)
@@ -93,6 +90,15 @@ func LoadOrCreateCA(dir, name, commonName string, now time.Time) (*CA, error) {
 		return nil, fmt.Errorf("%s is not the key of the certificate authority %s: restore both from the same backup", ca.KeyFile, ca.CertFile)
 	}
 	return ca, nil
+}
+
+// RefuseClock returns an error if there is no CA yet, and one that is made now would be made by a clock that has lost the time.
+func RefuseClock(dir, name string, now time.Time) error {
+	file := filepath.Join(dir, name+".crt")
+	if _, err := os.Lstat(file); !errors.Is(err, fs.ErrNotExist) || !now.Before(earliest) {
+		return nil //nolint:nilerr // whoever loads it says what is wrong with it
+	}
+	return fmt.Errorf("the clock says %s: set it before the certificate authority %s is made", now.UTC().Format(time.RFC3339), file)
 }
 
 // RefuseLost returns an error if certificates signed by a CA are there but the CA itself is not.

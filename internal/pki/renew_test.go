@@ -90,14 +90,17 @@ func TestRenewalsThatFailAreTriedAgain(t *testing.T) {
 // An authority that is made while the clock is in the last century has expired once it is right.
 func TestNoAuthorityIsMadeWithoutAClock(t *testing.T) {
 	dir := t.TempDir()
-	_, err := LoadOrCreateCA(dir, "ca", "kubernetes", time.Unix(40, 0))
+	err := RefuseClock(dir, "ca", time.Unix(40, 0))
 	if err == nil || !strings.Contains(err.Error(), "the clock says 1970-01-01T00:00:40Z: set it before") {
 		t.Errorf("got %v", err)
 	}
-	if _, err := LoadOrCreateCA(dir, "ca", "kubernetes", time.Now()); err != nil {
+	if err := RefuseClock(dir, "ca", time.Now()); err != nil {
 		t.Error(err)
 	}
-	if _, err := LoadOrCreateCA(dir, "ca", "kubernetes", time.Unix(40, 0)); err != nil {
+	if _, err := LoadOrCreateCA(dir, "ca", "kubernetes", time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if err := RefuseClock(dir, "ca", time.Unix(40, 0)); err != nil {
 		t.Errorf("what is there is not used: %v", err)
 	}
 }
