@@ -12,6 +12,9 @@ import (
 // clockSet is by how much the clock may move against the time that has passed before what is remembered moves with it.
 const clockSet = time.Second
 
+// keptEnds is how many ends in the future are remembered.
+const keptEnds = 100
+
 // followClock moves what the worker remembers, if the system's clock was set: a grace period or a back-off that has begun lasts as
 // long as it would have, and no longer.
 func (w *Worker) followClock(ctx context.Context) {
@@ -81,8 +84,8 @@ func (w *Worker) waitsFrom(c *podplan.Container, now time.Time) time.Time {
 	if !c.Finished.After(now.Add(clockSet)) {
 		return time.Time{}
 	}
-	if len(w.ends) >= keptRepeated {
-		clear(w.ends)
+	if len(w.ends) >= keptEnds {
+		clear(w.ends) // most are of instances that are long gone
 	}
 	at, seen := w.ends[c.ID]
 	if !seen || at.After(now.Add(clockSet)) {

@@ -301,7 +301,7 @@ func (p *csiJob) stageBy(ctx context.Context, c csipb.NodeClient, can csi.Abilit
 		VolumeId: p.handle, PublishContext: p.context, StagingTargetPath: p.files.staging, VolumeCapability: p.capability(can),
 		Secrets: secrets, VolumeContext: p.pv.Spec.CSI.VolumeAttributes,
 	})
-	if err != nil && data[keyStaged] == "" && !mayGoOn(err) { // then there is nothing to take back, as upstream has it
+	if err != nil && data[keyStaged] == "" && !listed && !mayGoOn(err) { // then there is nothing to take back, as upstream has it
 		return errors.Join(err, removePlace(p.files.staging))
 	}
 	if err != nil {

@@ -107,7 +107,24 @@ func TestWhatWasNeverStagedIsNotTakenBack(t *testing.T) {
 	}
 }
 
-// Nor for a driver that hangs, or that has gone; the next kubelet sees to what is left.
+// What is still mounted for a volume that the node failed to get rid of must be taken back, whatever the driver says of the next pod's.
+func TestWhatIsStillMountedIsTakenBack(t *testing.T) {
+	d, _, m := newCSI(t, unattached())
+	set(t, m, claimPod("u1"))
+	d.Before("NodeUnstageVolume", fakecsi.Refuse(codes.Internal, "busy"))
+	clear(t, m, "u1")
+	d.Before("NodeUnstageVolume", nil)
+	const refused = `MountVolume.MountDevice failed for volume "pv" : rpc error: code = FailedPrecondition desc = it is being unstaged`
+	d.Before("NodeStageVolume", fakecsi.Refuse(codes.FailedPrecondition, "it is being unstaged"))
+	if _, err := m.Mount(t.Context(), claimPod("u2"), "v"); err == nil || err.Error() != refused {
+		t.Errorf("got %v", err)
+	}
+	clear(t, m, "u2")
+	called(t, d, "Stage", "Publish", "Unpublish", "Unstage", "Stage", "Unstage")
+	nothingLeft(t, m)
+}
+
+// A driver that hangs, or that has gone, holds up no pod either; the next kubelet sees to what is left.
 func TestWhatADriverLeavesIsTakenFromTheNodeLater(t *testing.T) {
 	for name, away := range map[string]bool{"it hangs": false, "it is gone": true} {
 		t.Run(name, func(t *testing.T) {
