@@ -124,11 +124,12 @@ func Plan(svc *v1.Service, all []*discoveryv1.EndpointSlice, node Node) Rules {
 	return r
 }
 
-// endpointsOf returns a port's endpoints of one family, each once, in order.
+// endpointsOf returns a port's endpoints of one family, each once, in order. Slices that are labelled as those of a service
+// without an address are for names alone, as with kube-proxy, whatever the service is by now.
 func endpointsOf(port *v1.ServicePort, all []*discoveryv1.EndpointSlice, four bool, node string) []endpoint {
 	found := map[netip.AddrPort]endpoint{}
 	for _, s := range all {
-		if s.AddressType != familyName(four) {
+		if _, headless := s.Labels[v1.IsHeadlessService]; headless || s.AddressType != familyName(four) {
 			continue
 		}
 		for i := range s.Ports {

@@ -170,3 +170,15 @@ func TestUnchangedServicesAreNotWritten(t *testing.T) {
 		t.Errorf("%d, then %d and %d", len(c.add), len(again.add), len(again.remove))
 	}
 }
+
+// Upstream's spec "should implement service.kubernetes.io/headless": the service went on leading to the endpoints of such a slice.
+func TestSlicesOfHeadlessServicesAreNotProxied(t *testing.T) {
+	all := slices4(at(1, "n", "r"))
+	if got := show(Plan(service(), all, Node{Name: "n"})); got != "10.96.0.7:80→1" {
+		t.Errorf("got %s", got)
+	}
+	all[0].Labels = map[string]string{v1.IsHeadlessService: ""}
+	if got := show(Plan(service(), all, Node{Name: "n"})); got != "10.96.0.7:80→reject" {
+		t.Errorf("labelled: got %s", got)
+	}
+}
