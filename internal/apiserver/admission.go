@@ -25,6 +25,7 @@ func (s *Server) makeAdmission(version compatibility.EffectiveVersion) (generica
 		Authorizer: s.auth.Authorizer,
 		Stay:       s.cfg.Stay,
 		Room:       s.backend.Room,
+		BeginTurn:  s.backend.BeginTurn,
 		Client:     s.ownClient,
 		Metadata:   sync.OnceValues(func() (metadata.Interface, error) { return metadata.NewForConfig(s.clients.Own()) }),
 		Kinds:      s.mapper,

@@ -29,6 +29,8 @@ type Deps struct {
 	Client func() (kubernetes.Interface, error)
 	// Metadata is such a client for the metadata of all objects.
 	Metadata func() (metadata.Interface, error)
+	// BeginTurn is storage.Backend's.
+	BeginTurn beginTurn
 	// Kinds tells the resources of a kind.
 	Kinds meta.RESTMapper
 	// Features are those that are on.
@@ -100,7 +102,7 @@ var table = []row{
 	// Webhooks and policies are asked about what all others have made of an object. What counts, and
 	// what refuses everything, comes last.
 	hook("MutatingAdmissionPolicy"), hook("MutatingAdmissionWebhook"), hook("ValidatingAdmissionPolicy"), hook("ValidatingAdmissionWebhook"),
-	{"ResourceQuota", true, plain(func(d *Deps) admission.Interface { return newResourceQuota(d.Lookup, d.Metadata) })},
+	{"ResourceQuota", true, plain(func(d *Deps) admission.Interface { return newResourceQuota(d.Lookup, d.Metadata, d.BeginTurn) })},
 	{"AlwaysDeny", false, free(alwaysDeny{})},
 }
 

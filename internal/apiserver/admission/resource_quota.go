@@ -15,13 +15,18 @@ import (
 
 	"wherry.dev/internal/api/quota"
 	"wherry.dev/internal/apiserver/registry"
+	"wherry.dev/internal/apiserver/storage"
 )
 
+// beginTurn begins a decision that counts only if no other server decides something about the same meanwhile (storage.Turn).
+type beginTurn func(ctx context.Context, about string) (*storage.Turn, error)
+
 // resourceQuota enforces a namespace's quotas. Usage is what storage holds, plus what was admitted
-// and is still on its way there.
+// and is still on its way there. Of what is on its way from other servers, nothing is known: they take turns.
 type resourceQuota struct {
 	lookup   *registry.Lookup
 	metadata func() (metadata.Interface, error) // of custom resources
+	begin    beginTurn
 	quotas   *registry.Kept[*corev1.ResourceQuota]
 
 	mu    sync.Mutex
@@ -38,9 +43,9 @@ type book struct {
 
 var _ admission.ValidationInterface = (*resourceQuota)(nil)
 
-func newResourceQuota(lookup *registry.Lookup, metadata func() (metadata.Interface, error)) *resourceQuota {
+func newResourceQuota(lookup *registry.Lookup, metadata func() (metadata.Interface, error), begin beginTurn) *resourceQuota {
 	return &resourceQuota{
-		lookup: lookup, metadata: metadata, quotas: registry.Keep[*corev1.ResourceQuota](lookup, quotasResource), books: map[string]*book{},
+		lookup: lookup, metadata: metadata, begin: begin, quotas: registry.Keep[*corev1.ResourceQuota](lookup, quotasResource), books: map[string]*book{},
 	}
 }
 
@@ -67,23 +72,32 @@ func (p *resourceQuota) Validate(ctx context.Context, a admission.Attributes, _ 
 	is := &coming{a.GetResource().GroupResource(), m.GetUID(), a.GetObject()}
 	b := p.open(a.GetNamespace())
 	defer p.close(a.GetNamespace(), b)
+	turn := sync.OnceValues(func() (*storage.Turn, error) { return p.begin(ctx, "quota-"+a.GetNamespace()) })
 	takes := false
 	for _, q := range quotas {
-		more, err := p.check(ctx, a, q, b.others(is))
+		more, err := p.check(ctx, a, q, b.others(is), turn)
 		if err != nil {
 			return err
 		}
 		takes = takes || more
 	}
 	if !takes || a.IsDryRun() {
+		storage.Mind(ctx, nil)
 		return nil
 	}
+	began, err := turn()
+	if err != nil {
+		return err
+	}
+	storage.Mind(ctx, began)
 	return p.enter(ctx, a.GetNamespace(), b, is)
 }
 
 // check reports whether the request takes something of the quota. It returns an error if it may
-// not.
-func (p *resourceQuota) check(ctx context.Context, a admission.Attributes, q *corev1.ResourceQuota, onTheWay []coming) (takes bool, err error) {
+// not. It begins the turn before it counts.
+func (p *resourceQuota) check(ctx context.Context, a admission.Attributes, q *corev1.ResourceQuota, onTheWay []coming,
+	turn func() (*storage.Turn, error),
+) (takes bool, err error) {
 	now, kind := time.Now(), a.GetResource().GroupResource()
 	var devices quota.Devices
 	if slices.Contains(quota.Counted(q), kind) {
@@ -107,6 +121,9 @@ func (p *resourceQuota) check(ctx context.Context, a admission.Attributes, q *co
 	more := quota.More(use, nil)
 	if len(more) == 0 {
 		return false, nil
+	}
+	if _, err := turn(); err != nil {
+		return false, err
 	}
 	used, err := p.usedOf(ctx, q, a.GetResource(), onTheWay, devices, now)
 	if err != nil {

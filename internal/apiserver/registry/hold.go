@@ -3,7 +3,11 @@ package registry
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"sync"
+	"time"
+
+	"wherry.dev/internal/apiserver/storage"
 )
 
 // holdings is what admission holds for a write until that is over, whether it succeeds or not.
@@ -16,10 +20,11 @@ type holdings struct {
 type holdingsKey struct{}
 
 // Holding returns a context in which admission can Hold something, and a function that releases all
-// of it. The rows of kinds have their own for each write; it is for writes that others do.
+// of it. What admission decides there can mind the turns of other servers. The rows of kinds have their own for each write; it
+// is for writes that others do.
 func Holding(ctx context.Context) (context.Context, func()) {
 	h := &holdings{}
-	return context.WithValue(ctx, holdingsKey{}, h), func() {
+	return context.WithValue(storage.TakingTurns(ctx), holdingsKey{}, h), func() {
 		h.mu.Lock()
 		all := h.release
 		h.release, h.over = nil, true
@@ -44,4 +49,31 @@ func Hold(ctx context.Context, release func()) error {
 	}
 	h.release = append(h.release, release)
 	return nil
+}
+
+const (
+	// turnsTried is how often a write is decided anew because other servers were faster. At each time one of them has got on.
+	turnsTried = 50
+	// turnPause is the longest pause before that, on average half of it.
+	turnPause = 10 * time.Millisecond
+)
+
+// inTurns makes a write, again and again while other servers' decisions come in between. What an attempt fills in, a UID say,
+// the next one fills in again.
+func inTurns(ctx context.Context, write func(context.Context) error) error {
+	attempt := func() error {
+		ctx, over := Holding(ctx)
+		defer over()
+		return write(ctx)
+	}
+	err := attempt()
+	for n := 1; n < turnsTried && storage.IsMissedTurn(err); n++ {
+		select {
+		case <-time.After(rand.N(turnPause)): //nolint:gosec // it only has to differ between servers
+		case <-ctx.Done():
+			return err
+		}
+		err = attempt()
+	}
+	return err
 }

@@ -126,9 +126,10 @@ func (s *Store) Categories() []string { return s.categories }
 
 // Create implements rest.Creater.
 func (s *Store) Create(ctx context.Context, obj runtime.Object, validate rest.ValidateObjectFunc, opts *metav1.CreateOptions) (out runtime.Object, err error) {
-	ctx, over := Holding(ctx)
-	defer over()
-	stacks.Run(func() { out, err = s.Store.Create(ctx, obj, validate, opts) })
+	err = inTurns(ctx, func(ctx context.Context) (err error) {
+		stacks.Run(func() { out, err = s.Store.Create(ctx, obj, validate, opts) })
+		return err
+	})
 	if err == nil && s.traced {
 		s.recordCreation(ctx, out)
 	}
@@ -155,10 +156,11 @@ func (s *Store) Update(ctx context.Context, name string, info rest.UpdatedObject
 func updateIn(ctx context.Context, store *genericregistry.Store, name string, info rest.UpdatedObjectInfo, create rest.ValidateObjectFunc,
 	update rest.ValidateObjectUpdateFunc, forceAllowCreate bool, opts *metav1.UpdateOptions,
 ) (out runtime.Object, created bool, err error) {
-	ctx, over := Holding(ctx)
-	defer over()
-	stacks.Run(func() {
-		out, created, err = store.Update(ctx, name, refusal.Of(info), create, update, forceAllowCreate, opts)
+	err = inTurns(ctx, func(ctx context.Context) (err error) {
+		stacks.Run(func() {
+			out, created, err = store.Update(ctx, name, refusal.Of(info), create, update, forceAllowCreate, opts)
+		})
+		return err
 	})
 	return out, created, err
 }

@@ -90,15 +90,29 @@ func (t *aroundTxn) Else(ops ...clientv3.Op) clientv3.Txn {
 
 // Commit implements clientv3.Txn.
 func (t *aroundTxn) Commit() (*clientv3.TxnResponse, error) {
+	turn := minded(t.ctx)
+	if turn == nil || !t.writes() {
+		return t.commit(nil, t.then, t.otherwise)
+	}
+	return turn.told(t.commit(turn.others(), turn.leaving(t.then), turn.asking(t.otherwise)))
+}
+
+// writes reports whether the transaction is a write.
+func (t *aroundTxn) writes() bool {
+	return slices.ContainsFunc(t.then, func(op clientv3.Op) bool { return !op.IsGet() })
+}
+
+// commit makes the transaction, with more comparisons than its own, and other operations around its own.
+func (t *aroundTxn) commit(more []clientv3.Cmp, then, otherwise []clientv3.Op) (*clientv3.TxnResponse, error) {
 	size := 0
-	for _, op := range slices.Concat(t.then, t.otherwise) {
+	for _, op := range slices.Concat(then, otherwise) {
 		if !op.IsGet() {
 			size += len(op.KeyBytes()) + len(op.ValueBytes())
 		}
 	}
 	commit := func(ctx context.Context, cmps []clientv3.Cmp) (*clientv3.TxnResponse, error) {
 		return through(ctx, t.kv.around, size, func(ctx context.Context) (*clientv3.TxnResponse, error) {
-			return t.kv.KV.Txn(ctx).If(cmps...).Then(t.then...).Else(t.otherwise...).Commit()
+			return t.kv.KV.Txn(ctx).If(slices.Concat(cmps, more)...).Then(then...).Else(otherwise...).Commit()
 		})
 	}
 	if s := t.kv.steady; s != nil {

@@ -58,6 +58,7 @@ type Backend struct {
 		Stop()
 	}
 	counts    *Counts
+	turns     *turns // nil if no other server can use the data
 	closeOnce sync.Once
 	closeErr  error
 }
@@ -96,6 +97,9 @@ func Open(ctx context.Context, cfg Config) (*Backend, error) {
 	}
 	b.client.KV = &aroundKV{KV: b.client.KV, around: around, steady: steady}
 	b.client.Lease = &aroundLease{Lease: b.client.Lease, around: around, steady: steady}
+	if b.embedded == nil || steady != nil {
+		b.turns = newTurns(b.client.Client)
+	}
 	var probe interface {
 		Endpoints() []string
 		Status(ctx context.Context, endpoint string) (*clientv3.StatusResponse, error)
@@ -157,8 +161,13 @@ func (b *Backend) Room() (growth int64, refusal error) {
 // Counts returns how many objects there are of each resource.
 func (b *Backend) Counts() *Counts { return b.counts }
 
+// checkPatience is upstream's --etcd-healthcheck-timeout.
+const checkPatience = 2 * time.Second
+
 // Check reads a key, for /readyz and /livez.
 func (b *Backend) Check(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, checkPatience)
+	defer cancel()
 	_, err := b.client.KV.Get(ctx, prefix+"/health")
 	return err
 }
