@@ -40,12 +40,21 @@ func (r *reporter) conditions(st *v1.PodStatus) []v1.PodCondition {
 		ready = r.gates()
 	}
 	return append(out,
-		r.stamp(v1.PodCondition{Type: v1.PodReadyToStartContainers, Status: truth(r.sandbox != nil && !r.rest)}),
+		r.stamp(v1.PodCondition{Type: v1.PodReadyToStartContainers, Status: truth(r.canStart())}),
 		r.stamp(r.initialized(st)),
 		r.stamp(ready),
 		r.stamp(containers),
 		r.stamp(v1.PodCondition{Type: v1.PodScheduled, Status: v1.ConditionTrue}),
 	)
+}
+
+// canStart reports whether containers can start, as far as the sandbox and the volumes go. It stays so once one has: a volume
+// that the kubelet is to look at again after a restart is mounted nevertheless.
+func (r *reporter) canStart() bool {
+	if r.sandbox == nil || r.rest {
+		return false
+	}
+	return r.mounted() || slices.ContainsFunc(r.in.Containers, func(c Container) bool { return c.SandboxID == r.sandbox.ID })
 }
 
 func (r *reporter) disrupted() bool { return r.ending != nil && r.ending.Disruption != "" }

@@ -25,9 +25,12 @@ func served(change ...func(*Input)) Input {
 }
 
 var (
-	initDone = has(Container{ID: "i", Name: "init", State: Exited})
-	sideRuns = has(Container{ID: "s", Name: "side", State: Running})
-	appRuns  = has(Container{ID: "c", Name: "c", State: Running})
+	initDone  = has(Container{ID: "i", Name: "init", State: Exited})
+	sideRuns  = has(Container{ID: "s", Name: "side", State: Running})
+	unmounted = func(in *Input) {
+		in.Pod.Spec.Volumes = append(in.Pod.Spec.Volumes, v1.Volume{Name: "v", VolumeSource: v1.VolumeSource{Secret: &v1.SecretVolumeSource{SecretName: "s"}}})
+	}
+	appRuns = has(Container{ID: "c", Name: "c", State: Running})
 )
 
 func TestConditions(t *testing.T) {
@@ -57,9 +60,12 @@ func TestConditions(t *testing.T) {
 			`corresponding condition of pod readiness gate "example.com/lb" does not exist.`, yes, yes},
 		"gate is closed": {served(initDone, sideRuns, appRuns, func(in *Input) { in.Reported.Conditions[0].Status = no }), v1.PodRunning, v1.PodReady, no, "ReadinessGatesNotReady",
 			`the status of pod readiness gate "example.com/lb" is not "True", but False`, yes, yes},
-		"no sandbox": {served(func(in *Input) { in.Sandboxes = nil }), v1.PodPending, v1.PodReadyToStartContainers, no, "", "", no, no},
-		"sandbox":    {served(), v1.PodPending, v1.PodReadyToStartContainers, yes, "", "", no, no},
-		"scheduled":  {served(), v1.PodPending, v1.PodScheduled, yes, "", "", no, no},
+		"no sandbox":     {served(func(in *Input) { in.Sandboxes = nil }), v1.PodPending, v1.PodReadyToStartContainers, no, "", "", no, no},
+		"sandbox":        {served(), v1.PodPending, v1.PodReadyToStartContainers, yes, "", "", no, no},
+		"volume to come": {served(unmounted), v1.PodPending, v1.PodReadyToStartContainers, no, "", "", no, no},
+		// The kubelet has started anew, and has not looked at its volumes yet.
+		"volume was there": {served(unmounted, initDone), v1.PodPending, v1.PodReadyToStartContainers, yes, "", "", no, no},
+		"scheduled":        {served(), v1.PodPending, v1.PodScheduled, yes, "", "", no, no},
 	} {
 		st := Status(tc.in, noon)
 		c := pods.FindCondition(&st, tc.kind)

@@ -206,17 +206,6 @@ func (p *planner) prepare() {
 	}
 }
 
-// mounted reports whether every volume is mounted.
-func (p *planner) mounted() bool {
-	for i := range p.in.Pod.Spec.Volumes {
-		v := &p.in.Pod.Spec.Volumes[i]
-		if v.Image == nil && !p.in.Volumes[v.Name].Mounted {
-			return false
-		}
-	}
-	return true
-}
-
 // bringSandbox plans the steps to a working sandbox, and reports whether there is one. Whatever
 // still runs in an older one is stopped first.
 func (p *planner) bringSandbox() bool {

@@ -266,3 +266,14 @@ func trimScheme(id string) string {
 	}
 	return id
 }
+
+// mounted reports whether every volume is mounted.
+func (v *view) mounted() bool {
+	for i := range v.in.Pod.Spec.Volumes {
+		volume := &v.in.Pod.Spec.Volumes[i]
+		if volume.Image == nil && !v.in.Volumes[volume.Name].Mounted {
+			return false
+		}
+	}
+	return true
+}
