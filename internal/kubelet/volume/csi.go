@@ -216,7 +216,7 @@ func ofDriver(name string) string { return "driver/" + name }
 // DriverCame wakes the pods that could not have a volume because a driver was not there, and lets it take back what it could not.
 func (m *Mounter) DriverCame(driver string) {
 	m.wakeOthers(ofDriver(driver))
-	m.unstages.wake()
+	m.leftovers.wake()
 }
 
 // aloneWith runs f when no other call concerns the volume as the node has it.

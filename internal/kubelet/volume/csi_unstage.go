@@ -7,28 +7,14 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"sync"
-	"time"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
-	"k8s.io/klog/v2"
 
 	"wherry.dev/internal/failpoint"
 	"wherry.dev/internal/kubelet/criconfig"
 	"wherry.dev/internal/kubelet/csi"
 	"wherry.dev/internal/mount"
 )
-
-// A driver that fails to take a volume from the node is asked again after unstageBase, twice that, and so on, up to
-// unstageMax, as upstream.
-const (
-	unstageBase = 500 * time.Millisecond
-	unstageMax  = 2*time.Minute + 2*time.Second
-)
-
-// unstagePatience is how long the last pod of a volume waits for the driver to take it from the node. Nearly all are done by
-// then, and the pod is gone after its volume is.
-const unstagePatience = 2 * time.Second
 
 // staged is a volume as the node has it.
 type staged struct {
@@ -65,152 +51,12 @@ func stagedOn(dirs criconfig.Dirs) (out []staged, err error) {
 	return out, nil
 }
 
-// unstages are the volumes that no pod has any more, and that their drivers have failed to take from the node.
-type unstages struct {
-	mu sync.Mutex
-	// see begins to see to one, while there is a Run. A message to woken lets the next attempt begin.
-	see  func(s staged, woken <-chan struct{})
-	due  map[string]staged        // that nobody sees to, by their data's folder
-	seen map[string]chan struct{} // what wakes those that are seen to
-}
+func (s staged) name() string { return s.driver + " " + s.handle }
 
-func (u *unstages) add(s staged) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.addLocked(s)
-}
+func (s staged) folder() string { return s.files.data }
 
-func (u *unstages) addLocked(s staged) {
-	key := s.files.data
-	switch woken := u.seen[key]; {
-	case woken != nil:
-		nudge(woken)
-	case u.see == nil:
-		if u.due == nil {
-			u.due = map[string]staged{}
-		}
-		u.due[key] = s
-	default:
-		woken = make(chan struct{}, 1)
-		u.seen[key] = woken
-		u.see(s, woken)
-	}
-}
-
-// begin has see see to all that is due, and to all that comes; nil ends that.
-func (u *unstages) begin(see func(staged, <-chan struct{})) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.see = see
-	due := u.due
-	u.due, u.seen = map[string]staged{}, map[string]chan struct{}{}
-	for _, s := range due {
-		u.addLocked(s)
-	}
-}
-
-// over ends what sees to a volume, unless there is a reason to look again.
-func (u *unstages) over(s staged, woken <-chan struct{}) bool {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	select {
-	case <-woken:
-		return false
-	default:
-		delete(u.seen, s.files.data)
-		return true
-	}
-}
-
-// wake lets all that wait be tried again at once.
-func (u *unstages) wake() {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	for _, woken := range u.seen {
-		nudge(woken)
-	}
-}
-
-func nudge(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}
-
-// Run takes those volumes from the node that no pod has any more and that are still on it, until ctx ends: what their drivers
-// failed to take, and what an earlier kubelet has left.
-func (m *Mounter) Run(ctx context.Context) error {
-	if m.CSI == nil {
-		return nil
-	}
-	left, err := stagedOn(m.Dirs)
-	if err != nil {
-		klog.FromContext(ctx).Error(err, "Cannot tell which volumes of CSI drivers are on the node")
-	}
-	var all sync.WaitGroup
-	m.unstages.begin(func(s staged, woken <-chan struct{}) {
-		all.Go(func() { m.insist(ctx, s, woken) })
-	})
-	for _, s := range left {
-		m.unstages.add(s)
-	}
-	<-ctx.Done()
-	m.unstages.begin(nil)
-	all.Wait()
-	return nil
-}
-
-// insist has a volume taken from the node.
-func (m *Mounter) insist(ctx context.Context, s staged, woken <-chan struct{}) {
-	for wait := unstageBase; ; wait = min(2*wait, unstageMax) {
-		err := m.unstage(ctx, s)
-		switch {
-		case ctx.Err() != nil:
-			return
-		case err == nil && m.unstages.over(s, woken):
-			return
-		case err == nil: // another pod has let go of it meanwhile, and has failed
-			continue
-		}
-		log := klog.FromContext(ctx)
-		if _, missing := errors.AsType[*csi.NotRegisteredError](err); missing {
-			log = log.V(2)
-			log.Info("A volume that no pod has stays on the node until its driver comes", "driver", s.driver, "handle", s.handle)
-		} else {
-			log.Error(err, "Cannot take a volume from the node that no pod has, trying again", "driver", s.driver, "handle", s.handle, "in", wait)
-		}
-		select {
-		case <-time.After(wait):
-		case <-woken:
-		case <-ctx.Done():
-			return
-		}
-	}
-}
-
-// release takes a volume from the node that a pod has let go of, if no other pod has it. It does not wait for long: a driver that
-// fails, or hangs, keeps nobody's pod, and is asked again.
-func (m *Mounter) release(ctx context.Context, s staged) {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		if err := m.unstage(context.WithoutCancel(ctx), s); err != nil {
-			klog.FromContext(ctx).Error(err, "Cannot take a volume from the node yet", "driver", s.driver, "handle", s.handle)
-			m.unstages.add(s)
-		}
-	}()
-	timer := time.NewTimer(unstagePatience)
-	defer timer.Stop()
-	select {
-	case <-done:
-	case <-timer.C:
-	case <-ctx.Done():
-	}
-}
-
-// unstage takes a volume from the node, unless a pod has it. Until that is done, the node says that it uses it.
-func (m *Mounter) unstage(ctx context.Context, s staged) error {
+// leave takes a volume of a driver from the node.
+func (s staged) leave(ctx context.Context, m *Mounter) error {
 	return m.aloneWith(ctx, s.driver, s.handle, func() error {
 		data, err := readVolData(s.files.data)
 		if errors.Is(err, fs.ErrNotExist) { // it is done
@@ -237,7 +83,7 @@ func (s staged) had(dirs criconfig.Dirs, data volData) (bool, error) {
 
 func (m *Mounter) unstageBy(ctx context.Context, s staged, data volData) error {
 	if _, err := os.Lstat(s.files.staging); errors.Is(err, fs.ErrNotExist) { // the driver was never asked to stage it
-		return m.leave(s.files)
+		return m.unstaged(s.files)
 	}
 	if data[keyStaged] != "" { // whatever comes of it, a pod that is to have the volume has it staged again
 		delete(data, keyStaged)
@@ -264,11 +110,11 @@ func (m *Mounter) unstageBy(ctx context.Context, s staged, data volData) error {
 		return err
 	}
 	failpoint.At("csi-unstaged")
-	return m.leave(s.files)
+	return m.unstaged(s.files)
 }
 
-// leave has the node say that it does not use the volume any more.
-func (m *Mounter) leave(files csiFiles) error {
+// unstaged has the node say that it does not use the volume any more.
+func (m *Mounter) unstaged(files csiFiles) error {
 	if err := files.remove(); err != nil {
 		return err
 	}

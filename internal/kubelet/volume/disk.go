@@ -370,33 +370,54 @@ func (m *Mounter) leaveDisk(ctx context.Context, plugin, dir string) error {
 		return err
 	}
 	for _, files := range all {
-		err := m.calls.alone(ctx, ofDisk, files.dir, func() error { return m.crossOut(ctx, files, dir) })
+		last := false
+		err := m.calls.alone(ctx, ofDisk, files.dir, func() (err error) {
+			last, err = crossOut(files, dir)
+			return err
+		})
 		if err != nil {
 			return fmt.Errorf("UnmountDevice failed for volume %q : %w", filepath.Base(dir), err)
+		}
+		if last {
+			m.release(ctx, files)
 		}
 	}
 	return removePlace(dir)
 }
 
-// crossOut undoes what a record says of one place, and what it says of the node if that was the last one.
-func (m *Mounter) crossOut(ctx context.Context, files diskFiles, dir string) error {
+// crossOut undoes what a record says of one place, and reports whether it was the last one.
+func crossOut(files diskFiles, dir string) (last bool, err error) {
 	r, err := files.read()
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+		return false, nil
 	}
 	if err != nil || !slices.Contains(r.Places, dir) {
-		return err
+		return false, err
 	}
-	left := slices.DeleteFunc(r.prunedPlaces(), func(place string) bool { return place == dir })
-	if len(left) > 0 {
-		r.Places = left
-		return files.write(r)
-	}
-	if err := m.giveUp(ctx, files, r); err != nil {
-		return err
-	}
-	m.Attached.report()
-	return nil
+	r.Places = slices.DeleteFunc(r.prunedPlaces(), func(place string) bool { return place == dir })
+	return len(r.Places) == 0, files.write(r)
+}
+
+func (f diskFiles) name() string { return f.dir }
+
+func (f diskFiles) folder() string { return f.dir }
+
+// leave takes a disk from the node.
+func (f diskFiles) leave(ctx context.Context, m *Mounter) error {
+	return m.calls.alone(ctx, ofDisk, f.dir, func() error {
+		r, err := f.read()
+		if errors.Is(err, fs.ErrNotExist) { // it is done
+			return nil
+		}
+		if err != nil || len(r.prunedPlaces()) > 0 {
+			return err
+		}
+		if err := m.giveUp(ctx, f, r); err != nil {
+			return err
+		}
+		m.Attached.report()
+		return nil
+	})
 }
 
 // giveUp takes a disk from the node.

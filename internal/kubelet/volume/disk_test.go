@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -182,23 +183,68 @@ func TestASessionOfTheAdministrators(t *testing.T) {
 	nothingLeft(t, m)
 }
 
-// TestADiskIsNotTakenFromWhoUsesIt outside of pods: it is unmounted only then.
+// TestADiskIsNotTakenFromWhoUsesIt outside of pods. The pod goes nevertheless, and the disk goes when nobody uses it any more.
 func TestADiskIsNotTakenFromWhoUsesIt(t *testing.T) {
 	node, _, m := newISCSI(t)
 	path := set(t, m, claimPod("u1"))
 	elsewhere := t.TempDir()
 	run(t, "mount", "--bind", path, elsewhere)
-	err := m.Clear(t.Context(), "u1")
-	if busy, ok := errors.AsType[*disks.BusyError](err); !ok {
-		t.Errorf("cleared: %v", err)
-	} else if !strings.Contains(busy.Error(), "is in use") {
-		t.Errorf("%v", busy)
+	clear(t, m, "u1")
+	if used, err := disksInUse(m.Dirs); err != nil || len(used) != 1 || len(node.Sessions()) != 1 {
+		t.Errorf("used %q, sessions %q: %v", used, node.Sessions(), err)
 	}
-	if got := node.Sessions(); len(got) != 1 {
-		t.Errorf("sessions %q", got)
+	defer tends(t, m)()
+	// A pod that comes meanwhile is told, and has it afterwards.
+	if _, err := m.Mount(t.Context(), claimPod("u2"), "v"); err == nil || !strings.Contains(err.Error(), "is in use") {
+		t.Errorf("got %v", err)
 	}
 	run(t, "umount", elsewhere)
+	path = set(t, m, claimPod("u2"))
+	time.Sleep(2 * leaveBase)
+	if !mounted(t, path) || len(node.Sessions()) != 1 {
+		t.Errorf("under a pod: mounted %v, sessions %q", mounted(t, path), node.Sessions())
+	}
+	run(t, "mount", "--bind", path, elsewhere)
+	clear(t, m, "u2")
+	run(t, "umount", elsewhere)
+	awaitNoDisks(t, m)
+	left(t, node, m)
+}
+
+// awaitNoDisks waits until the node has no disk.
+func awaitNoDisks(t *testing.T, m *Mounter) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		have, err := allDisks(m.Dirs, "*")
+		if err != nil || time.Now().After(deadline) {
+			t.Fatalf("still on the node: %v, %v", have, err)
+		}
+		if len(have) == 0 {
+			return
+		}
+	}
+}
+
+// iscsiadm may fail for as long as a target does not answer. The pod goes; after a restart the kubelet goes on with the disk.
+func TestAPodDoesNotWaitForATargetThatDoesNotAnswer(t *testing.T) {
+	node, _, m := newISCSI(t)
+	set(t, m, claimPod("u1"))
+	var refusing atomic.Bool
+	refusing.Store(true)
+	node.Refuse = func(args string) error {
+		if refusing.Load() && strings.Contains(args, "--logout") {
+			return fakeiscsi.Exit(8)
+		}
+		return nil
+	}
 	clear(t, m, "u1")
+	if got := node.Sessions(); len(got) != 1 {
+		t.Fatalf("sessions %q", got)
+	}
+	refusing.Store(false)
+	anew := &Mounter{Dirs: m.Dirs, disks: m.disks}
+	defer tends(t, anew)()
+	awaitNoDisks(t, anew)
 	left(t, node, m)
 }
 
@@ -550,6 +596,8 @@ func TestKilledBetweenTwoStepsOfADisk(t *testing.T) {
 					}
 				}
 				clear(t, m, "u1")
+				defer tends(t, m)()
+				awaitNoDisks(t, m)
 				nothingLeft(t, m)
 			})
 		}
@@ -560,6 +608,7 @@ func TestKilledBetweenTwoStepsOfADisk(t *testing.T) {
 func TestManyPodsOfOneTarget(t *testing.T) {
 	node, c, m := newISCSI(t)
 	other := second(c)
+	defer tends(t, m)()
 	ended := make(chan error)
 	one := func(pod *v1.Pod) error {
 		for range 5 {
@@ -573,8 +622,8 @@ func TestManyPodsOfOneTarget(t *testing.T) {
 			if err := os.WriteFile(filepath.Join(path, string(pod.UID)), nil, 0o600); err != nil {
 				return fmt.Errorf("under a running pod: %w", err)
 			}
-			for m.Clear(context.WithoutCancel(t.Context()), pod.UID) != nil { // a disk can be in use for a moment: another pod's mkfs
-				time.Sleep(time.Millisecond)
+			if err := m.Clear(context.WithoutCancel(t.Context()), pod.UID); err != nil {
+				return err
 			}
 		}
 		return nil
@@ -593,5 +642,6 @@ func TestManyPodsOfOneTarget(t *testing.T) {
 			t.Error(err)
 		}
 	}
+	awaitNoDisks(t, m) // one can be in use for a moment: another pod's mkfs
 	left(t, node, m)
 }

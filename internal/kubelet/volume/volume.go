@@ -79,10 +79,10 @@ type Mounter struct {
 	// Attached, if not nil, says which volumes the node may use.
 	Attached *Attached
 
-	disks    disks.Node
-	calls    calls
-	waiting  waiting
-	unstages unstages
+	disks     disks.Node
+	calls     calls
+	waiting   waiting
+	leftovers leftovers
 }
 
 // spec is a volume that a kind is to set up.
