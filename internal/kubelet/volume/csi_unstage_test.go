@@ -3,6 +3,7 @@ package volume
 import (
 	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -10,6 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"wherry.dev/internal/kubelet/criconfig"
 	"wherry.dev/test/fakecsi"
 )
 
@@ -160,4 +162,38 @@ func TestADriverThatComesTakesBackWhatItLeft(t *testing.T) {
 	}
 	awaitUnstaged(t, m)
 	nothingLeft(t, m)
+}
+
+// stuck is a volume that the kernel does not let go of.
+type stuck struct{ begun, end chan struct{} }
+
+func (s stuck) name() string { return "stuck" }
+
+func (s stuck) folder() string { return "stuck" }
+
+func (s stuck) leave(context.Context, *Mounter) error {
+	s.begun <- struct{}{}
+	<-s.end
+	return nil
+}
+
+// An unmount can hang for minutes, and nothing ends it. Neither the pod nor the kubelet's stop waits for it.
+func TestNobodyWaitsForADiskThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &Mounter{Dirs: criconfig.Dirs{Root: t.TempDir()}}
+		l := stuck{make(chan struct{}, 2), make(chan struct{})}
+		start := time.Now()
+		m.release(t.Context(), l)
+		m.leftovers.add(l)
+		ctx, cancel := context.WithCancel(t.Context())
+		stopped := make(chan error)
+		go func() { stopped <- m.Run(ctx) }()
+		<-l.begun
+		<-l.begun
+		cancel()
+		if err := <-stopped; err != nil || time.Since(start) > 2*leavePatience {
+			t.Errorf("after %s: %v", time.Since(start), err)
+		}
+		close(l.end)
+	})
 }

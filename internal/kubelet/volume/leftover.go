@@ -144,7 +144,7 @@ func (m *Mounter) leftOver() (out []leftover, err error) {
 // insist has a volume taken from the node, however long that takes.
 func (m *Mounter) insist(ctx context.Context, l leftover, woken <-chan struct{}) {
 	for wait := leaveBase; ; wait = min(2*wait, leaveMax) {
-		err := l.leave(ctx, m)
+		err := m.tryToLeave(ctx, l)
 		switch {
 		case ctx.Err() != nil:
 			return
@@ -166,6 +166,23 @@ func (m *Mounter) insist(ctx context.Context, l leftover, woken <-chan struct{})
 		case <-ctx.Done():
 			return
 		}
+	}
+}
+
+// tryToLeave tries once. When the kubelet stops, it does not wait for the kernel to give up a disk that does not answer.
+func (m *Mounter) tryToLeave(ctx context.Context, l leftover) error {
+	done := make(chan error, 1)
+	go func() { done <- l.leave(ctx, m) }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+	}
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(leavePatience):
+		return ctx.Err()
 	}
 }
 
