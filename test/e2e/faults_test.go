@@ -160,6 +160,8 @@ type history struct {
 	clocks   time.Time       // until then, times in leases may be those of a clock that is wrong
 	lost     []string        // what a client saw that cannot be
 	seen     map[string]bool // pods of stateful sets that ran
+
+	admissions, refusals int // of what a quota limits
 }
 
 func newHistory() *history {
@@ -452,6 +454,11 @@ func TestFaults(t *testing.T) {
 	}
 	h.done.Go(func() { h.leaders(t.Context(), "kube-controller-manager") })
 	h.done.Go(func() { h.once("keeper") })
+	makeTenant(t, h.clients)
+	for i := range h.clients {
+		h.done.Go(func() { h.tenant(t.Context(), i) })
+	}
+	h.done.Go(func() { h.count(t.Context()) })
 	for round := range rounds {
 		f := kinds[random.IntN(len(kinds))]
 		m := s.net.Machines[random.IntN(len(s.net.Machines))]
@@ -478,6 +485,7 @@ func TestFaults(t *testing.T) {
 	h.ended.Store(true)
 	h.done.Wait()
 	h.check(t)
+	h.checkTenant(t)
 	if len(h.seen) != 4 {
 		t.Errorf("the processes of these pods were seen: %v", h.seen)
 	}
@@ -490,7 +498,8 @@ func TestFaults(t *testing.T) {
 	if err != nil || after.UID != before.UID || after.Status.PodIP != before.Status.PodIP || after.Status.ContainerStatuses[0].RestartCount != 0 {
 		t.Errorf("a pod that was there before: %+v, %v", after, err)
 	}
-	t.Logf("%d objects and %d services were acknowledged; %d requests had to be made again; %d terms began after a failure", len(h.acked), h.services, h.unknown, h.terms)
+	t.Logf("%d objects and %d services were acknowledged; %d requests had to be made again; %d terms began after a failure; a tenant at its quota was admitted %d times, and refused %d",
+		len(h.acked), h.services, h.unknown, h.terms, h.admissions, h.refusals)
 }
 
 // whole waits until all servers are members that answer, one leads, and all nodes are Ready.
