@@ -107,7 +107,7 @@ func TestDevicesOnARealServer(t *testing.T) {
 	newPod("q")
 	await(t, core.Pods("default"), "q", func(p *v1.Pod) bool {
 		return len(p.Status.Conditions) > 0 && p.Spec.NodeName == "" && p.Status.Conditions[0].Message ==
-			"0/2 nodes are available: 2 cannot allocate all claims. still not schedulable, preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling."
+			"0/2 nodes are available: 2 cannot allocate all claims. preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling."
 	})
 	gone := time.Now()
 	must(core.Pods("default").Delete(ctx, "p", metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}))

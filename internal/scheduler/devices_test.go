@@ -170,7 +170,7 @@ func (c *cluster) setClaim(change func(*resourcev1.ResourceClaimStatus)) {
 	synctest.Wait()
 }
 
-const noDevices = ". still not schedulable, preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling."
+const noDevices = ". preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling."
 
 func TestEveryClaimHasDevicesOfItsOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -276,7 +276,7 @@ func TestAnIdleClaimIsGivenUp(t *testing.T) {
 	}{
 		"idle": {nil, "n2", ""},
 		"used by another pod": {[]resourcev1.ResourceClaimConsumerReference{{Resource: "pods", Name: "other", UID: "other"}}, "",
-			"0/2 nodes are available: 1 node(s) were unschedulable, 1 resourceclaim not available on the node. still not schedulable, preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling."},
+			"0/2 nodes are available: 1 node(s) were unschedulable, 1 resourceclaim not available on the node. preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling."},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -140,7 +140,7 @@ func TestExtendedResourcesAreDevices(t *testing.T) {
 			t.Errorf("mappings: %+v", mapped)
 		}
 		c.create(pod("q", "1", asks("deviceclass.resource.kubernetes.io/gpu", "1")))
-		c.wantMessage("q", "0/2 nodes are available: 2 cannot allocate all claims. still not schedulable, preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling.")
+		c.wantMessage("q", "0/2 nodes are available: 2 cannot allocate all claims. preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling.")
 		c.after(2 * time.Second)
 		c.delete("p")
 		c.after(time.Second)
@@ -159,7 +159,7 @@ func TestANodeThatHasTheResourceItself(t *testing.T) {
 		c.wantNode("p", "n1")
 		c.wantSpecial("p", "")
 		c.create(pod("q", "1", asks(extendedGPU, "1")))
-		c.wantMessage("q", "0/1 nodes are available: 1 Insufficient example.com/gpu. still not schedulable, preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod.")
+		c.wantMessage("q", "0/1 nodes are available: 1 Insufficient example.com/gpu. preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod.")
 		c.create(pod("mixed", "1", asks(extendedGPU, "1"), asks("deviceclass.resource.kubernetes.io/gpu", "1")))
 		c.wantNode("mixed", "")
 		c.delete("p")

@@ -36,7 +36,7 @@ func TestAPodWaitsForDevices(t *testing.T) {
 	pod := c.await("claims", "unschedulable", func(p *v1.Pod) bool {
 		return p != nil && len(p.Status.Conditions) > 0 && p.Status.Conditions[0].Reason == v1.PodReasonUnschedulable
 	})
-	const want = "0/1 nodes are available: 1 cannot allocate all claims. still not schedulable, preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling."
+	const want = "0/1 nodes are available: 1 cannot allocate all claims. preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling."
 	if got := pod.Status.Conditions[0].Message; got != want || pod.Spec.NodeName != "" {
 		t.Errorf("on node %q: %s", pod.Spec.NodeName, got)
 	}

@@ -135,9 +135,6 @@ func (d *DefaultPreemption) hint(_ klog.Logger, pod *v1.Pod, _, _ any) (fwk.Queu
 func (d *DefaultPreemption) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, m fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
 	preemptionAttempts.Inc()
 	r, st := d.findRoom(ctx, state, pod, m)
-	if st.IsSuccess() {
-		return r, st
-	}
 	return r, fwk.NewStatus(st.Code(), "preemption: "+st.Message())
 }
 
@@ -180,7 +177,8 @@ func (d *DefaultPreemption) findRoom(ctx context.Context, state fwk.CycleState, 
 	}
 	best := slices.MinFunc(found, compareCandidates)
 	d.start(ctx, preemptor{pod, "pod", pod.UID, d.priority(pod), []*v1.Pod{pod}, sets.New(best.node)}, best.victims)
-	return nominate(best.node), nil
+	return nominate(best.node), fwk.NewStatus(fwk.Success,
+		fmt.Sprintf("found a potential placement for pod on node %s, preempting %d victims", best.node, len(best.victims)))
 }
 
 func nominate(node string) *fwk.PostFilterResult {

@@ -267,7 +267,7 @@ func (d *Devices) PostFilter(ctx context.Context, cycle fwk.CycleState, pod *v1.
 		}
 		return nil, fwk.NewStatus(fwk.Unschedulable, Deallocated)
 	}
-	return nil, fwk.NewStatus(fwk.Unschedulable, "still not schedulable")
+	return nil, fwk.NewStatus(fwk.Unschedulable)
 }
 
 // PodGroupPostFilter has a pod group that fits nowhere begin anew: it deletes what former attempts have left behind, and
