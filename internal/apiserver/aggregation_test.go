@@ -18,6 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
@@ -254,4 +255,39 @@ func TestMetricsCanBeTakenOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	served("NodeMetrics")
+}
+
+// TestEveryVersionIsAnnounced: older clients, which ask for the list of groups, learn of the same ones as those that
+// ask for all of discovery at once. storagemigration.k8s.io was not in that list, and had no APIService.
+func TestEveryVersionIsAnnounced(t *testing.T) {
+	s := start(t)
+	c := admin(t, s)
+	within(t, func(ctx context.Context) error {
+		all, err := c.Discovery().ServerGroups() // asks for everything at once
+		if err != nil {
+			return err
+		}
+		body, err := raw(ctx, c, "/apis")
+		if err != nil {
+			return err
+		}
+		var list metav1.APIGroupList
+		if err := json.Unmarshal(body, &list); err != nil {
+			return err
+		}
+		announced := sets.New("v1") // in /api
+		for _, g := range list.Groups {
+			for _, v := range g.Versions {
+				announced.Insert(v.GroupVersion)
+			}
+		}
+		for _, g := range all.Groups {
+			for _, v := range g.Versions {
+				if !announced.Has(v.GroupVersion) {
+					return errTold(v.GroupVersion + " is not in the list of groups")
+				}
+			}
+		}
+		return nil
+	})
 }

@@ -38,6 +38,7 @@ var priorities = map[schema.GroupVersion]priority{
 	{Group: "discovery.k8s.io", Version: "v1"}:             {16200, 15},
 	{Group: "resource.k8s.io", Version: "v1"}:              {16200, 21},
 	{Group: "flowcontrol.apiserver.k8s.io", Version: "v1"}: {16100, 21},
+	{Group: "storagemigration.k8s.io", Version: "v1"}:      {15800, 15},
 	metrics: {100, 100}, // as metrics-server registers itself
 }
 
