@@ -117,7 +117,7 @@ var served = []workload{
 		frozen: `storageClassName: slow`, refusal: "storageClassName: Invalid value",
 	},
 	{
-		resource: storagemigrationv1.SchemeGroupVersion.WithResource("storageversionmigrations"), kind: "StorageVersionMigration", cluster: true, still: true,
+		resource: storagemigrationv1.SchemeGroupVersion.WithResource("storageversionmigrations"), kind: "StorageVersionMigration", cluster: true,
 		body:   `spec: {resource: {resource: secrets}}`,
 		status: `{resourceVersion: "5"}`,
 		change: `metadata: {labels: {colour: red}}`,

@@ -108,7 +108,9 @@ func TestNodePorts(t *testing.T) {
 	s := start(t)
 	ctx := t.Context()
 	api := admin(t, s).CoreV1().Services("default")
-	a, err := api.Create(ctx, testService("a", corev1.ServiceTypeNodePort), metav1.CreateOptions{})
+	first := testService("a", corev1.ServiceTypeNodePort)
+	first.Spec.Ports[0].AppProtocol = new("http") // which kept node ports when the type changed
+	a, err := api.Create(ctx, first, metav1.CreateOptions{})
 	if err != nil || a.Spec.Ports[0].NodePort < 30000 {
 		t.Fatalf("node port: %v %+v", err, a.Spec.Ports)
 	}
@@ -124,6 +126,7 @@ func TestNodePorts(t *testing.T) {
 	if err != nil || after.Spec.ClusterIP != a.Spec.ClusterIP || after.Spec.Ports[0].NodePort != a.Spec.Ports[0].NodePort {
 		t.Errorf("update: %v %+v", err, after.Spec)
 	}
+	after.Spec.Ports[0].Port++ // other things may change with the type
 	if after.Spec.Type = corev1.ServiceTypeClusterIP; err == nil {
 		after, err = api.Update(ctx, after, metav1.UpdateOptions{})
 	}

@@ -1,7 +1,6 @@
 package defaults
 
 import (
-	"maps"
 	"math"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -22,7 +21,7 @@ func Job(j *batchv1.Job) {
 	}
 	setPtr(&spec.BackoffLimit, attempts)
 	if len(j.Labels) == 0 {
-		j.Labels = maps.Clone(spec.Template.Labels)
+		j.Labels = spec.Template.Labels // one map: those that select a new job's pods are the job's, too, as with upstream
 	}
 	setPtr(&spec.CompletionMode, batchv1.NonIndexedCompletion)
 	setPtr(&spec.Suspend, false)

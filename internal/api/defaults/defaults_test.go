@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/yaml"
@@ -113,6 +114,7 @@ spec:
   - {name: b, image: x, resources: {requests: {cpu: 100m}}}
 `)
 	Pod(pod)
+	PodResources(pod)
 	got := pod.Spec.Resources.Requests
 	if cpu, memory := got.Cpu().String(), got.Memory().String(); cpu != "200m" || memory != "10Mi" {
 		t.Errorf("requests of the pod: cpu %s, memory %s; want 200m and 10Mi", cpu, memory)
@@ -196,15 +198,17 @@ func TestListsAreDefaultedToo(t *testing.T) {
 
 func TestImageTag(t *testing.T) {
 	for image, want := range map[string]string{
-		"busybox":             "latest",
-		"busybox:latest":      "latest",
-		"busybox:1":           "1",
-		"host:5000/busybox":   "latest",
-		"host:5000/busybox:1": "1",
-		"busybox@sha256:abcd": "",
-		"b:latest@sha256:abc": "latest",
-		"Not A Reference":     "",
-		"":                    "",
+		"busybox":                             "latest",
+		"busybox:latest":                      "latest",
+		"busybox:1":                           "1",
+		"host:5000/busybox":                   "latest",
+		"host:5000/busybox:1":                 "1",
+		"busybox@sha256:abcd":                 "",
+		"b@sha256:" + strings.Repeat("a", 64): "",
+		"b:latest@sha256:" + strings.Repeat("a", 64): "latest",
+		"-a":              "",
+		"Not A Reference": "",
+		"":                "",
 	} {
 		if got := imageTag(image); got != want {
 			t.Errorf("imageTag(%q) = %q, want %q", image, got, want)
@@ -246,5 +250,19 @@ func TestNegativeGracePeriodIsOneSecond(t *testing.T) {
 	PodSpec(template)
 	if got := *template.TerminationGracePeriodSeconds; got != -5 {
 		t.Errorf("of a template: %d", got)
+	}
+}
+
+// A template with only the old name of the field ran its pods under the account "default".
+func TestServiceAccountOfATemplateHasTwoNames(t *testing.T) {
+	d := &appsv1.Deployment{Spec: appsv1.DeploymentSpec{Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{DeprecatedServiceAccount: "robot"}}}}
+	Deployment(d)
+	if got := d.Spec.Template.Spec; got.ServiceAccountName != "robot" || got.DeprecatedServiceAccount != "robot" {
+		t.Errorf("serviceAccountName %q, serviceAccount %q", got.ServiceAccountName, got.DeprecatedServiceAccount)
+	}
+	spec := corev1.PodSpec{ServiceAccountName: "new", DeprecatedServiceAccount: "old"}
+	PodSpec(&spec)
+	if spec.ServiceAccountName != "new" || spec.DeprecatedServiceAccount != "new" {
+		t.Errorf("serviceAccountName %q, serviceAccount %q", spec.ServiceAccountName, spec.DeprecatedServiceAccount)
 	}
 }

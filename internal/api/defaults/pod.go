@@ -3,36 +3,49 @@ package defaults
 import (
 	"strings"
 
+	"github.com/distribution/reference"
 	corev1 "k8s.io/api/core/v1"
 	resourcehelper "k8s.io/component-helpers/resource"
+
+	"wherry.dev/internal/api/pods"
 )
 
 // Pod fills in a pod.
 func Pod(p *corev1.Pod) {
 	spec := &p.Spec
-	// The deprecated field is an alias. If both are set, the other one wins.
-	set(&spec.ServiceAccountName, spec.DeprecatedServiceAccount)
-	spec.DeprecatedServiceAccount = spec.ServiceAccountName
 	for i := range spec.Containers {
 		requestsFromLimits(&spec.Containers[i].Resources)
 	}
 	for i := range spec.InitContainers {
 		requestsFromLimits(&spec.InitContainers[i].Resources)
 	}
-	podResources(p)
 	setPtr(&spec.EnableServiceLinks, corev1.DefaultEnableServiceLinks)
 	if spec.HostNetwork {
 		hostPorts(spec.Containers)
 		hostPorts(spec.InitContainers)
 	}
 	PodSpec(spec)
+	podIPs(&p.Status)
 	if *spec.TerminationGracePeriodSeconds < 0 { // not in PodSpec: a pod template keeps its value
 		*spec.TerminationGracePeriodSeconds = 1
 	}
 }
 
+// podIPs keeps podIP and podIPs in step. Old kubelets know only the one address, which wins if they differ.
+func podIPs(s *corev1.PodStatus) {
+	if s.PodIP != "" && (len(s.PodIPs) == 0 || s.PodIPs[0].IP != s.PodIP) {
+		s.PodIPs = []corev1.PodIP{{IP: s.PodIP}}
+	}
+	if len(s.PodIPs) > 0 {
+		s.PodIP = s.PodIPs[0].IP
+	}
+}
+
 // PodSpec fills in the fields that are also filled in in a pod template.
 func PodSpec(spec *corev1.PodSpec) {
+	// The deprecated field is an alias. If both are set, the other one wins.
+	set(&spec.ServiceAccountName, spec.DeprecatedServiceAccount)
+	spec.DeprecatedServiceAccount = spec.ServiceAccountName
 	set(&spec.DNSPolicy, corev1.DNSClusterFirst)
 	set(&spec.RestartPolicy, corev1.RestartPolicyAlways)
 	setPtr(&spec.SecurityContext, corev1.PodSecurityContext{})
@@ -64,23 +77,22 @@ func requestsFromLimits(r *corev1.ResourceRequirements) {
 	}
 }
 
-// podResources derives the resources of the pod as a whole from those of its containers (KEP-2837).
-func podResources(p *corev1.Pod) {
+// PodResources derives what is missing of the resources of a pod as a whole from those of its containers (KEP-2837). It
+// is for new pods, when all who may add containers have done so.
+func PodResources(p *corev1.Pod) {
 	r := p.Spec.Resources
 	if r == nil || (len(r.Limits) == 0 && len(r.Requests) == 0) {
 		return
 	}
 	opts := resourcehelper.PodResourcesOptions{}
-	for name, q := range resourcehelper.AggregateContainerLimits(p, opts) {
+	limits := resourcehelper.AggregateContainerLimits(p, opts)
+	for name, q := range limits {
 		if !hugePages(name) || !resourcehelper.IsSupportedPodLevelResource(name) {
 			continue
 		}
 		if _, requested := r.Requests[name]; !requested {
 			fill(&r.Limits, corev1.ResourceList{name: q})
 		}
-	}
-	if len(r.Limits) == 0 {
-		return
 	}
 	for name, q := range resourcehelper.AggregateContainerRequests(p, opts) {
 		if resourcehelper.IsSupportedPodLevelResource(name) && !hugePages(name) {
@@ -92,6 +104,26 @@ func podResources(p *corev1.Pod) {
 			fill(&r.Requests, corev1.ResourceList{name: q})
 		}
 	}
+	for name, q := range r.Requests {
+		limit, limited := limits[name]
+		if !limited || !resourcehelper.IsSupportedPodLevelResource(name) || !allLimit(p, name) {
+			continue
+		}
+		if q.Cmp(limit) > 0 {
+			limit = q // else the pod would not be valid
+		}
+		fill(&r.Limits, corev1.ResourceList{name: limit})
+	}
+}
+
+// allLimit reports whether each container limits a resource.
+func allLimit(p *corev1.Pod, name corev1.ResourceName) bool {
+	for c := range pods.AllContainers(&p.Spec) {
+		if _, ok := c.Resources.Limits[name]; !ok {
+			return false
+		}
+	}
+	return true
 }
 
 func hugePages(name corev1.ResourceName) bool {
@@ -151,18 +183,17 @@ func pullPolicy(image string) corev1.PullPolicy {
 // imageTag returns a reference's tag. It is "latest" if the reference has neither tag nor digest,
 // and "" if it has only a digest or is invalid.
 func imageTag(image string) string {
-	name, _, hasDigest := strings.Cut(image, "@")
-	repository, tag := name, ""
-	if i := strings.LastIndex(name, ":"); i > strings.LastIndex(name, "/") {
-		repository, tag = name[:i], name[i+1:]
-	}
-	if repository == "" || repository != strings.ToLower(repository) || strings.ContainsAny(image, " \t\n") {
+	named, err := reference.ParseNormalizedNamed(image)
+	if err != nil {
 		return ""
 	}
-	if tag == "" && !hasDigest {
-		return "latest"
+	if tagged, ok := named.(reference.Tagged); ok {
+		return tagged.Tag()
 	}
-	return tag
+	if _, ok := named.(reference.Digested); ok {
+		return ""
+	}
+	return "latest"
 }
 
 func probe(p *corev1.Probe) {

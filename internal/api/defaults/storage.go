@@ -23,6 +23,7 @@ func CSIDriver(d *storagev1.CSIDriver) {
 	}
 	setPtr(&spec.RequiresRepublish, false)
 	setPtr(&spec.SELinuxMount, false)
+	setPtr(&spec.PreventPodSchedulingIfMissing, false)
 }
 
 // VolumeAttachment rounds an inline volume's capacity as that of other volumes. It needs no other

@@ -57,6 +57,7 @@ func StatefulSet(s *appsv1.StatefulSet) {
 	}
 	if strategy.Type == appsv1.RollingUpdateStatefulSetStrategyType && strategy.RollingUpdate != nil {
 		setPtr(&strategy.RollingUpdate.Partition, 0)
+		setPtr(&strategy.RollingUpdate.MaxUnavailable, intstr.FromInt32(1))
 	}
 	setPtr(&spec.PersistentVolumeClaimRetentionPolicy, appsv1.StatefulSetPersistentVolumeClaimRetentionPolicy{})
 	set(&spec.PersistentVolumeClaimRetentionPolicy.WhenDeleted, appsv1.RetainPersistentVolumeClaimRetentionPolicyType)

@@ -69,7 +69,7 @@ spec:
 spec:
   replicas: 1
   podManagementPolicy: OrderedReady
-  updateStrategy: {type: RollingUpdate, rollingUpdate: {partition: 0}}
+  updateStrategy: {type: RollingUpdate, rollingUpdate: {partition: 0, maxUnavailable: 1}}
   persistentVolumeClaimRetentionPolicy: {whenDeleted: Retain, whenScaled: Retain}
   revisionHistoryLimit: 10
   volumeClaimTemplates: [{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: v}, spec: {volumeMode: Filesystem}, status: {phase: Pending}}]

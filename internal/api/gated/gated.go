@@ -12,6 +12,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
+	storagev1 "k8s.io/api/storage/v1"
 )
 
 // Gates that are off by default, and that can be opened here.
@@ -115,6 +116,16 @@ func (f Features) job(s, old *batchv1.JobSpec) {
 func (f Features) PodStatus(pod, old *corev1.Pod) {
 	if !f.VolumeHealth && len(old.Status.VolumeHealth) == 0 {
 		pod.Status.VolumeHealth = nil
+	}
+	if len(old.Status.NodeAllocatableResourceClaimStatuses) == 0 { // DRANodeAllocatableResources
+		pod.Status.NodeAllocatableResourceClaimStatuses = nil
+	}
+}
+
+// CSINodeStatus clears the fields of what is known of a node's storage, which replaces old's.
+func (f Features) CSINodeStatus(n, old *storagev1.CSINode) {
+	if !f.VolumeHealth && len(old.Status.StorageHealth) == 0 {
+		n.Status.StorageHealth = nil
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"hash/fnv"
 	"iter"
 	"slices"
+	"strings"
 
 	v1 "k8s.io/api/core/v1"
 )
@@ -89,4 +90,19 @@ func ContainerRef(pod *v1.Pod, name string) *v1.ObjectReference {
 		Kind: "Pod", APIVersion: "v1", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID,
 		ResourceVersion: pod.ResourceVersion, FieldPath: "spec." + field + "{" + name + "}",
 	}
+}
+
+// AppArmorOf returns what an annotation of older releases says of a container's AppArmor profile, or nil if it says
+// nothing that is known.
+func AppArmorOf(annotation string) *v1.AppArmorProfile {
+	switch annotation {
+	case v1.DeprecatedAppArmorBetaProfileRuntimeDefault:
+		return &v1.AppArmorProfile{Type: v1.AppArmorProfileTypeRuntimeDefault}
+	case v1.DeprecatedAppArmorBetaProfileNameUnconfined:
+		return &v1.AppArmorProfile{Type: v1.AppArmorProfileTypeUnconfined}
+	}
+	if name, ok := strings.CutPrefix(annotation, v1.DeprecatedAppArmorBetaProfileNamePrefix); ok && name != "" {
+		return &v1.AppArmorProfile{Type: v1.AppArmorProfileTypeLocalhost, LocalhostProfile: &name}
+	}
+	return nil
 }

@@ -3,6 +3,7 @@ package validation
 import (
 	"encoding/json"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -148,7 +149,25 @@ func (p *problems) node(n *corev1.Node) {
 		}
 		seen[a] = true
 	}
+	at, features := field.NewPath("status", "declaredFeatures"), n.Status.DeclaredFeatures
+	for i, f := range features {
+		switch {
+		case len(f) > utilvalidation.DNS1123SubdomainMaxLength:
+			p.invalid(at.Index(i), f, "invalid feature name %q: must be no more than %d characters", f, utilvalidation.DNS1123SubdomainMaxLength)
+		case !declaredFeature.MatchString(f):
+			p.invalid(at.Index(i), f, "invalid feature name %q: must start with an UpperCamelCase segment, with subsequent segments separated by '/' "+
+				"(e.g., MyFeature or MyFeature/mySubFeature), and contain only alphanumeric characters and slashes", f)
+		}
+		if i > 0 && f == features[i-1] {
+			p.add(field.Duplicate(at.Index(i), f))
+		} else if i > 0 && f < features[i-1] {
+			p.invalid(at.Index(i), f, "list must be sorted alphabetically")
+		}
+	}
 }
+
+// declaredFeature is the name of a feature that a node declares (KEP-5328).
+var declaredFeature = regexp.MustCompile(`^[A-Z][a-zA-Z0-9]*(/[a-zA-Z][a-zA-Z0-9]*)*$`)
 
 func (p *problems) quantities(at path, list corev1.ResourceList) {
 	for _, r := range slices.Sorted(maps.Keys(list)) {
@@ -200,7 +219,14 @@ func NodeUpdate(n, old *corev1.Node) field.ErrorList {
 		p.forbidden(field.NewPath("spec", "podCIDRs"), `node updates may not change podCIDR except from "" to valid`)
 	}
 	if was := old.Spec.ProviderID; was != "" && was != n.Spec.ProviderID {
-		p.forbidden(field.NewPath("spec", "providerID"), `node updates may not change providerID except from "" to valid`)
+		what := "modified"
+		if n.Spec.ProviderID == "" {
+			what = "cleared"
+		}
+		p.invalid(field.NewPath("spec", "providerID"), nil, "field cannot be %s once set", what)
+	}
+	if n.Spec.DoNotUseExternalID != old.Spec.DoNotUseExternalID {
+		p.forbidden(field.NewPath("spec", "externalID"), "may not be updated")
 	}
 	return p.list
 }
@@ -208,15 +234,29 @@ func NodeUpdate(n, old *corev1.Node) field.ErrorList {
 // Namespace checks a namespace.
 func Namespace(n *corev1.Namespace) field.ErrorList {
 	p := &problems{}
-	known := []string{string(corev1.FinalizerKubernetes), metav1.FinalizerOrphanDependents, metav1.FinalizerDeleteDependents}
 	for _, f := range n.Spec.Finalizers {
 		at := field.NewPath("spec", "finalizers")
 		p.qualified(at, string(f))
-		if !strings.Contains(string(f), "/") && !slices.Contains(known, string(f)) {
-			p.invalid(at, f, "name is neither a standard finalizer name nor is it fully qualified")
-		}
+		p.finalizer(at, string(f))
 	}
 	return p.list
+}
+
+// Finalizers checks what is more to be said of the finalizers of a new object of Kubernetes' own kinds: who has no domain
+// must be known.
+func Finalizers(names []string) field.ErrorList {
+	p := &problems{}
+	for i, name := range names {
+		p.finalizer(field.NewPath("metadata", "finalizers").Index(i), name)
+	}
+	return p.list
+}
+
+func (p *problems) finalizer(at path, name string) {
+	known := []string{string(corev1.FinalizerKubernetes), metav1.FinalizerOrphanDependents, metav1.FinalizerDeleteDependents}
+	if !strings.Contains(name, "/") && !slices.Contains(known, name) {
+		p.invalid(at, name, "name is neither a standard finalizer name nor is it fully qualified")
+	}
 }
 
 // NamespaceStatus checks a namespace's status.
@@ -262,6 +302,9 @@ func Endpoints(e *corev1.Endpoints) field.ErrorList {
 			}
 			p.portNumber(at.Child("port"), port.Port)
 			oneOfRequired(p, at.Child("protocol"), port.Protocol, protocols...)
+			if port.AppProtocol != nil {
+				p.qualified(at.Child("appProtocol"), *port.AppProtocol)
+			}
 		}
 	}
 	return p.list

@@ -10,8 +10,6 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/validate/content"
-	apivalidation "k8s.io/apimachinery/pkg/api/validation"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
@@ -150,12 +148,7 @@ func ResourceClaimUpdate(c, old *resourcev1.ResourceClaim) field.ErrorList {
 // ResourceClaimTemplate checks what claims of pods are made from.
 func ResourceClaimTemplate(t *resourcev1.ResourceClaimTemplate, check Expression) field.ErrorList {
 	d, at := &deviceContext{problems: &problems{}, check: check}, field.NewPath("spec")
-	meta := t.Spec.ObjectMeta
-	d.addAll(apivalidation.ValidateAnnotations(meta.Annotations, at.Child("metadata", "annotations")))
-	d.addAll(metavalidation.ValidateLabels(meta.Labels, at.Child("metadata", "labels")))
-	if other := (metav1.ObjectMeta{Annotations: meta.Annotations, Labels: meta.Labels}); !apiequality.Semantic.DeepEqual(meta, other) {
-		d.forbidden(at.Child("metadata"), "only labels and annotations can be set")
-	}
+	d.templateMeta(at.Child("metadata"), &t.Spec.ObjectMeta)
 	d.claim(at.Child("spec", "devices"), &t.Spec.Spec.Devices)
 	return d.list
 }
@@ -198,17 +191,16 @@ func (d *deviceContext) request(at path, r *resourcev1.DeviceRequest) {
 		d.required(at, one)
 	case r.Exactly != nil && len(r.FirstAvailable) > 0:
 		d.add(field.Invalid(at, nil, one+", but multiple fields are set"))
-	case r.Exactly != nil:
-		e := r.Exactly
-		d.wanted(at.Child("exactly"), wanted{e.DeviceClassName, e.Selectors, e.AllocationMode, e.Count, e.Tolerations})
-	default:
-		distinct(d.problems, at.Child("firstAvailable"), r.FirstAvailable, resourcev1.FirstAvailableDeviceRequestMaxSize,
-			func(at path, s *resourcev1.DeviceSubRequest) {
-				d.label(at.Child("name"), s.Name)
-				d.wanted(at, wanted{s.DeviceClassName, s.Selectors, s.AllocationMode, s.Count, s.Tolerations})
-			},
-			func(s *resourcev1.DeviceSubRequest) string { return s.Name })
 	}
+	if e := r.Exactly; e != nil {
+		d.wanted(at.Child("exactly"), wanted{e.DeviceClassName, e.Selectors, e.AllocationMode, e.Count, e.Tolerations})
+	}
+	distinct(d.problems, at.Child("firstAvailable"), r.FirstAvailable, resourcev1.FirstAvailableDeviceRequestMaxSize,
+		func(at path, s *resourcev1.DeviceSubRequest) {
+			d.label(at.Child("name"), s.Name)
+			d.wanted(at, wanted{s.DeviceClassName, s.Selectors, s.AllocationMode, s.Count, s.Tolerations})
+		},
+		func(s *resourcev1.DeviceSubRequest) string { return s.Name })
 }
 
 // wanted is what the two kinds of requests have in common.
@@ -263,12 +255,13 @@ func (p *problems) deviceToleration(at path, t *resourcev1.DeviceToleration) {
 
 func (d *deviceContext) constraint(at path, c *resourcev1.DeviceConstraint) {
 	distinct(d.problems, at.Child("requests"), c.Requests, resourcev1.DeviceRequestsMaxSize, d.requestRef, itself)
-	switch {
-	case c.MatchAttribute != nil:
+	if c.MatchAttribute != nil {
 		d.fullName(at.Child("matchAttribute"), *c.MatchAttribute)
-	case c.DistinctAttribute != nil:
+	}
+	if c.DistinctAttribute != nil {
 		d.fullName(at.Child("distinctAttribute"), *c.DistinctAttribute)
-	default:
+	}
+	if c.MatchAttribute == nil && c.DistinctAttribute == nil {
 		d.required(at, `exactly one of "matchAttribute" or "distinctAttribute" is required, but multiple fields are set`)
 	}
 }

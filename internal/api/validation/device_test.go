@@ -67,7 +67,7 @@ func TestResourceClaim(t *testing.T) {
 	}
 	told(t, ResourceClaim(many, noBad), []string{"spec.devices.requests: Too many: 33: must have at most 32 items"})
 	tmpl := &resourcev1.ResourceClaimTemplate{Spec: resourcev1.ResourceClaimTemplateSpec{ObjectMeta: metav1.ObjectMeta{Name: "x"}}}
-	told(t, ResourceClaimTemplate(tmpl, noBad), []string{"spec.metadata: Forbidden"})
+	told(t, ResourceClaimTemplate(tmpl, noBad), []string{"spec.metadata.name: Forbidden: cannot be set"})
 }
 
 func TestStoredExpressionsMayStay(t *testing.T) {

@@ -39,9 +39,8 @@ func (p *problems) newEvent(e *corev1.Event, strict bool) {
 	if strict {
 		controller = field.NewPath("reportingController")
 	}
-	if p.present(controller, e.ReportingController) {
-		p.qualified(controller, e.ReportingController)
-	}
+	p.present(controller, e.ReportingController)
+	p.qualified(controller, e.ReportingController)
 	for _, f := range [][2]string{{"reportingInstance", e.ReportingInstance}, {"action", e.Action}, {"reason", e.Reason}} {
 		at, value := field.NewPath(f[0]), f[1]
 		p.present(at, value)
@@ -57,6 +56,7 @@ func (p *problems) newEvent(e *corev1.Event, strict bool) {
 // StrictEvent checks what events.k8s.io requires of a new event in addition.
 func StrictEvent(e *corev1.Event) field.ErrorList {
 	p := &problems{list: Event(e, true)}
+	p.subdomain(field.NewPath("metadata", "name"), e.Name)
 	if e.EventTime.IsZero() {
 		p.required(field.NewPath("eventTime"), "")
 	}

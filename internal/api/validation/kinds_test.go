@@ -87,7 +87,7 @@ func TestNodesAndNamespaces(t *testing.T) {
 	old := &corev1.Node{Spec: corev1.NodeSpec{PodCIDR: "10.0.0.0/24", PodCIDRs: []string{"10.0.0.0/24"}, ProviderID: "a"}}
 	check(t, NodeUpdate(&corev1.Node{}, old),
 		`spec.podCIDRs: Forbidden: node updates may not change podCIDR except from "" to valid`,
-		`spec.providerID: Forbidden: node updates may not change providerID except from "" to valid`)
+		"spec.providerID: Invalid value: null: field cannot be cleared once set")
 	check(t, Namespace(&corev1.Namespace{Spec: corev1.NamespaceSpec{Finalizers: []corev1.FinalizerName{"mine"}}}),
 		`spec.finalizers: Invalid value: "mine": name is neither a standard finalizer name nor is it fully qualified`)
 }
@@ -158,9 +158,11 @@ func TestEvents(t *testing.T) {
 	lost.InvolvedObject.Namespace = "other"
 	check(t, Event(lost, false), `involvedObject.namespace: Invalid value: "other": does not match event.namespace`)
 	fresh := old.DeepCopy()
+	fresh.Name, fresh.ReportingController = "a", "/"
 	fresh.EventTime = metav1.NewMicroTime(time.Unix(1, 0))
 	check(t, StrictEvent(fresh),
-		"reportingController: Required value",
+		`reportingController: Invalid value: "/": prefix part must be non-empty`,
+		`reportingController: Invalid value: "/": name part must be non-empty`, `reportingController: Invalid value: "/": name part must consist`,
 		"reportingInstance: Required value", "action: Required value", "reason: Required value",
 		`type: Invalid value: "": has invalid value: `)
 }

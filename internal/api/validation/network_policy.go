@@ -73,7 +73,7 @@ func (p *problems) policyPorts(at path, ports []networkingv1.NetworkPolicyPort) 
 			p.invalid(end, *port.EndPort, "may not be specified when `port` is non-numeric")
 		default:
 			if *port.EndPort < port.Port.IntVal {
-				p.invalid(end, port.Port.IntVal, "must be greater than or equal to `port`")
+				p.invalid(end, *port.EndPort, "must be greater than or equal to `port`")
 			}
 			p.portNumber(end, *port.EndPort)
 		}

@@ -123,7 +123,7 @@ func TestNetworkPolicy(t *testing.T) {
 		{"ends", `{podSelector: {}, ingress: [{ports: [{endPort: 1}, {port: a, endPort: 1}, {port: 5, endPort: 4}, {port: 0}]}]}`, []string{
 			"spec.ingress[0].ports[0].endPort: Invalid value: 1: may not be specified when `port` is not specified",
 			"spec.ingress[0].ports[1].endPort: Invalid value: 1: may not be specified when `port` is non-numeric",
-			"spec.ingress[0].ports[2].endPort: Invalid value: 5: must be greater than or equal to `port`",
+			"spec.ingress[0].ports[2].endPort: Invalid value: 4: must be greater than or equal to `port`",
 			"spec.ingress[0].ports[3].port: Invalid value: 0",
 		}},
 		{"peers", `{podSelector: {}, egress: [{to: [{}, {ipBlock: {cidr: 10.0.0.0/8}, podSelector: {}}]}]}`, []string{

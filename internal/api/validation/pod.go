@@ -89,6 +89,7 @@ func (c *podContext) podSpec(at path, podName string, mirror bool) {
 	c.host(at)
 	c.dns(at)
 	c.podSecurity(at.Child("securityContext"))
+	c.hostProcesses(at)
 	c.names(at)
 	c.addAll(metavalidation.ValidateLabels(spec.NodeSelector, at.Child("nodeSelector")))
 	c.affinity(at.Child("affinity"), spec.Affinity)

@@ -2,6 +2,7 @@ package validation
 
 import (
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -33,6 +34,13 @@ func PodStatus(pod, old *corev1.Pod) field.ErrorList {
 	if s := pod.Status.ExtendedResourceClaimStatus; s != nil {
 		p.extendedClaimStatus(at.Child("extendedResourceClaimStatus"), s, &old.Spec)
 	}
+	p.allocatedStatus(at.Child("containerStatuses"), pod.Status.ContainerStatuses, pod.Spec.Containers, &pod.Status)
+	p.allocatedStatus(at.Child("initContainerStatuses"), pod.Status.InitContainerStatuses, pod.Spec.InitContainers, &pod.Status)
+	for i, s := range pod.Status.EphemeralContainerStatuses {
+		if len(s.AllocatedResourcesStatus) > 0 {
+			p.forbidden(at.Child("ephemeralContainerStatuses").Index(i).Child("allocatedResourcesStatus"), "must not be specified in container status")
+		}
+	}
 	p.volumesHealth(at.Child("volumeHealth"), pod.Status.VolumeHealth)
 	ips := make([]string, len(pod.Status.PodIPs))
 	for i, ip := range pod.Status.PodIPs {
@@ -48,6 +56,60 @@ func PodStatus(pod, old *corev1.Pod) field.ErrorList {
 	}
 	p.addresses(at.Child("hostIPs"), ips)
 	return p.list
+}
+
+// allocatedStatus checks what is said of the health of the devices of containers (KEP-4680).
+func (p *problems) allocatedStatus(at path, statuses []corev1.ContainerStatus, containers []corev1.Container, pod *corev1.PodStatus) {
+	for i, s := range statuses {
+		which := slices.IndexFunc(containers, func(c corev1.Container) bool { return c.Name == s.Name })
+		for j, r := range s.AllocatedResourcesStatus {
+			at := at.Index(i).Child("allocatedResourcesStatus").Index(j)
+			if which >= 0 {
+				p.allocatedName(at.Child("name"), r.Name, &containers[which], pod)
+			}
+			seen := map[corev1.ResourceID]bool{}
+			for k, h := range r.Resources {
+				at := at.Child("resources").Index(k)
+				oneOf(p, at.Child("health"), h.Health,
+					corev1.ResourceHealthStatusHealthy, corev1.ResourceHealthStatusUnhealthy, corev1.ResourceHealthStatusUnknown)
+				if m := h.Message; m != nil && *m == "" {
+					p.required(at.Child("message"), "must be non-empty if specified")
+				} else if m != nil && len(*m) > corev1.ResourceHealthMessageMaxLength {
+					p.add(field.TooLong(at.Child("message"), *m, corev1.ResourceHealthMessageMaxLength))
+				}
+				if seen[h.ResourceID] {
+					p.add(field.Duplicate(at.Child("resourceID"), h.ResourceID))
+				}
+				seen[h.ResourceID] = true
+			}
+		}
+	}
+}
+
+// allocatedName checks that a container has asked for the resource: by name, by a claim, or by a claim that the scheduler
+// made for an extended resource.
+func (p *problems) allocatedName(at path, name corev1.ResourceName, c *corev1.Container, pod *corev1.PodStatus) {
+	ref, isClaim := strings.CutPrefix(string(name), "claim:")
+	if !isClaim {
+		if _, ok := c.Resources.Requests[name]; !ok {
+			p.invalid(at, name, "must match one of the container's resource requests")
+		}
+		return
+	}
+	for _, claim := range c.Resources.Claims {
+		if ref == claim.Name && claim.Request == "" || ref == claim.Name+"/"+claim.Request {
+			return
+		}
+	}
+	claim, request, _ := strings.Cut(ref, "/")
+	if e := pod.ExtendedResourceClaimStatus; e != nil && request != "" && e.ResourceClaimName == claim {
+		for _, m := range e.RequestMappings {
+			if q, ok := c.Resources.Requests[corev1.ResourceName(m.ResourceName)]; m.ContainerName == c.Name && m.RequestName == request && ok && !q.IsZero() {
+				return
+			}
+		}
+	}
+	p.invalid(at, name, "must match one of the container's resource claims as 'claim:<claimName>/<requestName>' when container.resources.claims[*].request is set or 'claim:<claimName>' when it is empty")
 }
 
 // claimStatuses checks the names of the claims that were made for a pod.

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
@@ -154,8 +155,7 @@ func (p *problems) scopeOperator(at path, e *corev1.ScopedResourceSelectorRequir
 // ResourceQuotaUpdate checks a quota that replaces old. Its scopes cannot change.
 func ResourceQuotaUpdate(q, old *corev1.ResourceQuota) field.ErrorList {
 	p := &problems{list: ResourceQuota(q)}
-	is, was := slices.Sorted(slices.Values(q.Spec.Scopes)), slices.Sorted(slices.Values(old.Spec.Scopes))
-	if !slices.Equal(is, was) {
+	if !sets.New(q.Spec.Scopes...).Equal(sets.New(old.Spec.Scopes...)) {
 		p.invalid(field.NewPath("spec", "scopes"), q.Spec.Scopes, isImmutable)
 	}
 	return p.list

@@ -28,10 +28,10 @@ func (c *podContext) probe(at path, probe *corev1.Probe, oneSuccess bool) {
 	c.notNegative(at.Child("successThreshold"), int64(probe.SuccessThreshold))
 	c.notNegative(at.Child("failureThreshold"), int64(probe.FailureThreshold))
 	grace := probe.TerminationGracePeriodSeconds
+	if grace != nil && *grace <= 0 {
+		c.invalid(at.Child("terminationGracePeriodSeconds"), *grace, "must be greater than 0")
+	}
 	if oneSuccess {
-		if grace != nil && *grace <= 0 {
-			c.invalid(at.Child("terminationGracePeriodSeconds"), *grace, "must be greater than 0")
-		}
 		if probe.SuccessThreshold != 1 {
 			c.invalid(at.Child("successThreshold"), probe.SuccessThreshold, "must be 1")
 		}

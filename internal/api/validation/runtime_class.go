@@ -26,7 +26,7 @@ func RuntimeClass(c *nodev1.RuntimeClass) field.ErrorList {
 
 // RuntimeClassUpdate checks a runtime class that replaces old.
 func RuntimeClassUpdate(c, old *nodev1.RuntimeClass) field.ErrorList {
-	p := &problems{}
+	p := &problems{list: RuntimeClass(c)}
 	immutable(p, field.NewPath("handler"), c.Handler, old.Handler)
 	return p.list
 }

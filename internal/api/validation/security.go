@@ -47,6 +47,7 @@ func (c *podContext) podSecurity(at path) {
 	}
 	c.seccomp(at.Child("seccompProfile"), sc.SeccompProfile)
 	c.appArmor(at.Child("appArmorProfile"), sc.AppArmorProfile)
+	c.windowsOptions(at.Child("windowsOptions"), sc.WindowsOptions)
 }
 
 func (c *podContext) securityContext(at path, sc *corev1.SecurityContext) {
@@ -75,6 +76,7 @@ func (c *podContext) securityContext(at path, sc *corev1.SecurityContext) {
 		}
 	}
 	c.appArmor(at.Child("appArmorProfile"), sc.AppArmorProfile)
+	c.windowsOptions(at.Child("windowsOptions"), sc.WindowsOptions)
 }
 
 func (p *problems) seccomp(at path, profile *corev1.SeccompProfile) {
@@ -99,6 +101,13 @@ func (p *problems) seccomp(at path, profile *corev1.SeccompProfile) {
 }
 
 const maxAppArmorProfile = 4095 // PATH_MAX - 1
+
+// AppArmorProfile checks an AppArmor profile. None is valid.
+func AppArmorProfile(at *field.Path, profile *corev1.AppArmorProfile) field.ErrorList {
+	p := &problems{}
+	p.appArmor(at, profile)
+	return p.list
+}
 
 func (p *problems) appArmor(at path, profile *corev1.AppArmorProfile) {
 	if profile == nil {

@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	utilnet "k8s.io/utils/net"
 )
@@ -299,4 +300,40 @@ func (p *problems) endpointIP(at path, value string) {
 			p.invalid(at, value, "%s", "may not be "+what)
 		}
 	}
+}
+
+// ServiceStatusUpdate checks a status that replaces old's: addresses are for load balancers alone.
+func ServiceStatusUpdate(s, old *corev1.Service) field.ErrorList {
+	p := &problems{}
+	at := field.NewPath("status", "loadBalancer", "ingress")
+	list := s.Status.LoadBalancer.Ingress
+	if len(list) > 0 && s.Spec.Type != corev1.ServiceTypeLoadBalancer {
+		p.forbidden(at, "may only be used when `spec.type` is 'LoadBalancer'")
+		return p.list
+	}
+	had := sets.New[string]()
+	for _, in := range old.Status.LoadBalancer.Ingress {
+		had.Insert(in.IP)
+	}
+	for i, in := range list {
+		at := at.Index(i)
+		if in.IP != "" && !had.Has(in.IP) {
+			p.ip(at.Child("ip"), in.IP)
+		}
+		switch mode := at.Child("ipMode"); {
+		case in.IPMode == nil && in.IP != "":
+			p.required(mode, "must be specified when `ip` is set")
+		case in.IPMode != nil && in.IP == "":
+			p.forbidden(mode, "may not be specified when `ip` is not set")
+		case in.IPMode != nil:
+			oneOf(p, mode, *in.IPMode, corev1.LoadBalancerIPModeProxy, corev1.LoadBalancerIPModeVIP)
+		}
+		if in.Hostname != "" {
+			p.subdomain(at.Child("hostname"), in.Hostname)
+			if utilnet.ParseIPSloppy(in.Hostname) != nil {
+				p.invalid(at.Child("hostname"), in.Hostname, "must be a DNS name, not an IP address")
+			}
+		}
+	}
+	return p.list
 }

@@ -6,7 +6,6 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -110,13 +109,10 @@ func StatefulSetUpdate(s, old *appsv1.StatefulSet) field.ErrorList {
 	before.statefulSet(nil, &old.Spec, false)
 	at := field.NewPath("spec")
 	p.statefulSet(at, &s.Spec, len(before.list) > 0)
-	rest := s.Spec
-	rest.Replicas, rest.Template, rest.UpdateStrategy = old.Spec.Replicas, old.Spec.Template, old.Spec.UpdateStrategy
-	rest.MinReadySeconds, rest.Ordinals, rest.RevisionHistoryLimit = old.Spec.MinReadySeconds, old.Spec.Ordinals, old.Spec.RevisionHistoryLimit
-	rest.PersistentVolumeClaimRetentionPolicy = old.Spec.PersistentVolumeClaimRetentionPolicy
-	if !apiequality.Semantic.DeepEqual(rest, old.Spec) {
-		p.forbidden(at, "updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', 'updateStrategy', 'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and 'minReadySeconds' are forbidden")
-	}
+	p.unchanged(at.Child("selector"), s.Spec.Selector, old.Spec.Selector)
+	p.unchanged(at.Child("volumeClaimTemplates"), s.Spec.VolumeClaimTemplates, old.Spec.VolumeClaimTemplates)
+	p.unchanged(at.Child("serviceName"), s.Spec.ServiceName, old.Spec.ServiceName)
+	p.unchanged(at.Child("podManagementPolicy"), s.Spec.PodManagementPolicy, old.Spec.PodManagementPolicy)
 	return p.list
 }
 

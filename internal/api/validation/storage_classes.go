@@ -274,6 +274,7 @@ func CSIDriver(d *storagev1.CSIDriver) field.ErrorList {
 		}
 	}
 	need("seLinuxMount", spec.SELinuxMount)
+	need("preventPodSchedulingIfMissing", spec.PreventPodSchedulingIfMissing)
 	if s := spec.NodeAllocatableUpdatePeriodSeconds; s != nil && *s < minAllocatablePeriod {
 		p.invalid(at.Child("nodeAllocatableUpdatePeriodSeconds"), *s, "must be greater than or equal to %d seconds", minAllocatablePeriod)
 	}

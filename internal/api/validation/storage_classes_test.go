@@ -115,7 +115,8 @@ func TestCSIDrivers(t *testing.T) {
 	}
 	check(t, CSIDriver(driver(func(*storagev1.CSIDriverSpec) {})))
 	check(t, CSIDriver(&storagev1.CSIDriver{}),
-		"spec.attachedRequired: Required value", "spec.podInfoOnMount: Required value", "spec.storageCapacity: Required value", "spec.seLinuxMount: Required value")
+		"spec.attachedRequired: Required value", "spec.podInfoOnMount: Required value", "spec.storageCapacity: Required value", "spec.seLinuxMount: Required value",
+		"spec.preventPodSchedulingIfMissing: Required value")
 	check(t, CSIDriver(driver(func(s *storagev1.CSIDriverSpec) {
 		s.FSGroupPolicy = new(storagev1.FSGroupPolicy("Some"))
 		s.VolumeLifecycleModes = []storagev1.VolumeLifecycleMode{"Brief"}

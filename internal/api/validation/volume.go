@@ -150,6 +150,7 @@ func (c *podContext) ephemeralVolume(at path, v *corev1.Volume, podName string) 
 	if t == nil {
 		c.required(at.Child("volumeClaimTemplate"), "")
 	} else {
+		c.templateMeta(at.Child("volumeClaimTemplate", "metadata"), &t.ObjectMeta)
 		c.claimSpec(at.Child("volumeClaimTemplate", "spec"), &t.Spec)
 	}
 	if podName != "" && v.Name != "" {

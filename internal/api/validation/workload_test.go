@@ -235,12 +235,12 @@ func TestStatefulSets(t *testing.T) {
 			s.PersistentVolumeClaimRetentionPolicy.WhenScaled = "Ask"
 		}, []string{
 			`spec.podManagementPolicy: Invalid value: "Wild": must be 'OrderedReady' or 'Parallel'`,
-			`spec.updateStrategy: Invalid value: {"type":"Pray","rollingUpdate":{"partition":0}}: must be 'RollingUpdate' or 'OnDelete'`,
+			`spec.updateStrategy: Invalid value: {"type":"Pray","rollingUpdate":{"partition":0,"maxUnavailable":1}}: must be 'RollingUpdate' or 'OnDelete'`,
 			`spec.persistentVolumeClaimRetentionPolicy.whenScaled: Unsupported value: "Ask": supported values: "Delete", "Retain"`}},
 		{"none", func(s *appsv1.StatefulSetSpec) { s.PodManagementPolicy, s.UpdateStrategy.Type = "", "" },
 			[]string{"spec.podManagementPolicy: Required value", "spec.updateStrategy: Required value"}},
 		{"by hand", func(s *appsv1.StatefulSetSpec) { s.UpdateStrategy.Type = "OnDelete" },
-			[]string{`spec.updateStrategy.rollingUpdate: Invalid value: {"partition":0}: only allowed for updateStrategy 'RollingUpdate'`}},
+			[]string{`spec.updateStrategy.rollingUpdate: Invalid value: {"partition":0,"maxUnavailable":1}: only allowed for updateStrategy 'RollingUpdate'`}},
 		{"rolling", func(s *appsv1.StatefulSetSpec) {
 			s.UpdateStrategy.RollingUpdate = &appsv1.RollingUpdateStatefulSetStrategy{Partition: new(int32(-1)), MaxUnavailable: new(intstr.FromInt32(0))}
 		}, []string{"spec.updateStrategy.rollingUpdate.partition: Invalid value: -1", "spec.updateStrategy.rollingUpdate.maxUnavailable: Invalid value: 0: cannot be 0"}},
@@ -286,7 +286,7 @@ func TestWhatAStatefulSetMayChange(t *testing.T) {
 	s.Spec.PersistentVolumeClaimRetentionPolicy.WhenScaled = appsv1.DeletePersistentVolumeClaimRetentionPolicyType
 	check(t, StatefulSetUpdate(s, old))
 	s.Spec.ServiceName = "other"
-	check(t, StatefulSetUpdate(s, old), "spec: Forbidden: updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', 'updateStrategy', 'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and 'minReadySeconds' are forbidden")
+	check(t, StatefulSetUpdate(s, old), `spec.serviceName: Invalid value: "other": field is immutable`)
 
 	invalid := newStatefulSet()
 	invalid.Spec.Template.Spec.Containers[0].Image = ""

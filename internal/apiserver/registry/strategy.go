@@ -7,7 +7,7 @@ import (
 	"context"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/api/validation"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -15,6 +15,8 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/apiserver/pkg/storage/names"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+
+	"wherry.dev/internal/api/validation"
 )
 
 // Object is the type of a row's objects.
@@ -64,7 +66,7 @@ type strategy[T Object] struct {
 	names.NameGenerator
 	Strategy[T]
 	namespaced bool
-	checkName  validation.ValidateNameFunc
+	checkName  apivalidation.ValidateNameFunc
 	versions   []schema.GroupVersion
 }
 
@@ -100,7 +102,8 @@ func (s strategy[T]) PrepareForUpdate(ctx context.Context, obj, old runtime.Obje
 
 func (s strategy[T]) Validate(ctx context.Context, obj runtime.Object) field.ErrorList {
 	o := obj.(T)
-	errs := validation.ValidateObjectMetaAccessor(o, s.namespaced, s.checkName, field.NewPath("metadata"))
+	errs := apivalidation.ValidateObjectMetaAccessor(o, s.namespaced, s.checkName, field.NewPath("metadata"))
+	errs = append(errs, validation.Finalizers(o.GetFinalizers())...)
 	if s.Strategy.Validate != nil {
 		errs = append(errs, s.Strategy.Validate(ctx, o)...)
 	}
@@ -109,7 +112,7 @@ func (s strategy[T]) Validate(ctx context.Context, obj runtime.Object) field.Err
 
 func (s strategy[T]) ValidateUpdate(ctx context.Context, obj, old runtime.Object) field.ErrorList {
 	o, was := obj.(T), old.(T)
-	errs := validation.ValidateObjectMetaAccessorUpdate(o, was, field.NewPath("metadata"))
+	errs := apivalidation.ValidateObjectMetaAccessorUpdate(o, was, field.NewPath("metadata"))
 	if s.Strategy.ValidateUpdate != nil {
 		errs = append(errs, s.Strategy.ValidateUpdate(ctx, o, was)...)
 	}

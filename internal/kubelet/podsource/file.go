@@ -299,6 +299,7 @@ func makeStatic(pod *v1.Pod, node, origin string, now time.Time) (*v1.Pod, error
 		tolerateAll(pod)
 	}
 	defaults.Pod(pod)
+	defaults.PodResources(pod)
 	if err := check(pod); err != nil {
 		return nil, err
 	}

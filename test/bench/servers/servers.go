@@ -57,8 +57,8 @@ func Wherry(binary string, flags ...string) Start {
 	}
 }
 
-// Upstream starts kube-apiserver and an etcd.
-func Upstream(binary, etcd string) Start {
+// Upstream starts kube-apiserver, with more flags if there are any, and an etcd.
+func Upstream(binary, etcd string, flags ...string) Start {
 	return func(ctx context.Context, dir string) (*Server, error) {
 		var ports [3]string
 		for i := range ports {
@@ -75,6 +75,7 @@ func Upstream(binary, etcd string) Start {
 		}
 		args := append(common(dir, ports[0]), "--etcd-servers", clients, "--cert-dir", filepath.Join(dir, "pki"), "--authorization-mode", "RBAC",
 			"--service-account-key-file", filepath.Join(dir, "sa.key"), "--service-account-issuer", "https://kubernetes.default.svc")
+		args = append(args, flags...)
 		api, err := Command(ctx, dir, binary, args...)
 		if err != nil {
 			return nil, errors.Join(err, store.End())

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/kubectl/pkg/util/qos"
 
+	"wherry.dev/internal/api/defaults"
 	"wherry.dev/internal/api/pods"
 )
 
@@ -45,8 +46,10 @@ func Fields(p *corev1.Pod) fields.Set {
 }
 
 // PrepareCreate gives a new pod its first status and generation.
-func PrepareCreate(_ context.Context, p *corev1.Pod) {
+func PrepareCreate(ctx context.Context, p *corev1.Pod) {
 	p.Generation = 1
+	adoptAppArmor(ctx, p)
+	defaults.PodResources(p)
 	p.Status = corev1.PodStatus{
 		Phase:    corev1.PodPending,
 		QOSClass: qos.ComputePodQOS(p),
@@ -58,6 +61,8 @@ func PrepareCreate(_ context.Context, p *corev1.Pod) {
 			Status:  corev1.ConditionFalse,
 			Reason:  corev1.PodReasonSchedulingGated,
 			Message: "Scheduling is blocked due to non-empty scheduling gates",
+
+			LastTransitionTime: metav1.Now(),
 		})
 	}
 }
@@ -65,6 +70,9 @@ func PrepareCreate(_ context.Context, p *corev1.Pod) {
 // PrepareUpdate keeps the status, which has its own endpoint.
 func PrepareUpdate(_ context.Context, p, old *corev1.Pod) {
 	p.Status = old.Status
+	if p.Spec.Resources == nil {
+		p.Spec.Resources = old.Spec.Resources.DeepCopy() // the client may not know the field
+	}
 	setGeneration(p, old)
 }
 
@@ -119,8 +127,12 @@ func PrepareResize(_ context.Context, p, old *corev1.Pod) {
 		containers := onlyResized(p.Spec.Containers, old.Spec.Containers)
 		inits := onlyResized(p.Spec.InitContainers, old.Spec.InitContainers)
 		resources := p.Spec.Resources
+		if resources == nil {
+			resources = old.Spec.Resources.DeepCopy() // the client may not know the field
+		}
 		p.Spec, p.Status = old.Spec, old.Status
 		p.Spec.Containers, p.Spec.InitContainers, p.Spec.Resources = containers, inits, resources
+		defaults.PodResources(p)
 		metav1.ResetObjectMetaForStatus(&p.ObjectMeta, &old.ObjectMeta)
 	}
 	setGeneration(p, old)

@@ -15,8 +15,8 @@ import (
 
 	"wherry.dev/internal/api/validation"
 	"wherry.dev/internal/apiserver/registry"
-	"wherry.dev/internal/apiserver/registry/pod"
 	"wherry.dev/internal/apiserver/registry/printers"
+	"wherry.dev/internal/apiserver/registry/warnings"
 )
 
 func replicaSets(deps Deps) registry.Row[*appsv1.ReplicaSet] {
@@ -116,7 +116,7 @@ var templatePath = field.NewPath("spec", "template")
 // warnOfNameAndTemplate warns of what is hardly intended in the pods of a new workload.
 func warnOfNameAndTemplate[T registry.Object](template func(T) *corev1.PodTemplateSpec) func(context.Context, T) []string {
 	return func(_ context.Context, obj T) []string {
-		return append(pod.OwnerNameWarnings(obj.GetName()), pod.TemplateWarnings(templatePath, template(obj))...)
+		return append(warnings.OwnerName(obj.GetName()), warnings.Template(templatePath, template(obj))...)
 	}
 }
 
@@ -126,7 +126,7 @@ func warnOfChangedTemplate[T registry.Object](template func(T) *corev1.PodTempla
 		if obj.GetGeneration() == old.GetGeneration() {
 			return nil
 		}
-		return pod.TemplateWarnings(templatePath, template(obj))
+		return warnings.Template(templatePath, template(obj))
 	}
 }
 
@@ -163,13 +163,13 @@ func daemonSets(deps Deps) registry.Row[*appsv1.DaemonSet] {
 			Validate:       onCreate(validation.DaemonSet),
 			ValidateUpdate: onUpdate(validation.DaemonSetUpdate),
 			WarnNew: func(_ context.Context, d ds) []string {
-				return pod.TemplateWarnings(templatePath, &d.Spec.Template)
+				return warnings.Template(templatePath, &d.Spec.Template)
 			},
 			WarnUpdate: func(_ context.Context, d, old ds) []string {
 				if templateGeneration(d) == templateGeneration(old) {
 					return nil
 				}
-				return pod.TemplateWarnings(templatePath, &d.Spec.Template)
+				return warnings.Template(templatePath, &d.Spec.Template)
 			},
 			Reset: []string{"status"},
 		},
@@ -224,7 +224,7 @@ func statefulSets(deps Deps) registry.Row[*appsv1.StatefulSet] {
 			ValidateUpdate: onUpdate(validation.StatefulSetUpdate),
 			Warn:           endlessHistory,
 			WarnNew: func(_ context.Context, s sts) []string {
-				return pod.TemplateWarnings(templatePath, &s.Spec.Template)
+				return warnings.Template(templatePath, &s.Spec.Template)
 			},
 			WarnUpdate: warnOfChangedTemplate(template),
 			Reset:      []string{"status"},

@@ -20,8 +20,8 @@ import (
 	apipods "wherry.dev/internal/api/pods"
 	"wherry.dev/internal/api/validation"
 	"wherry.dev/internal/apiserver/registry"
-	"wherry.dev/internal/apiserver/registry/pod"
 	"wherry.dev/internal/apiserver/registry/printers"
+	"wherry.dev/internal/apiserver/registry/warnings"
 )
 
 func jobs(deps Deps) registry.Row[*batchv1.Job] {
@@ -51,7 +51,7 @@ func jobs(deps Deps) registry.Row[*batchv1.Job] {
 			Validate:       onCreate(validation.Job),
 			ValidateUpdate: onUpdate(validation.JobUpdate),
 			WarnNew: func(_ context.Context, j job) []string {
-				return append(pod.OwnerNameWarnings(j.Name), jobWarnings(spec, &j.Spec)...)
+				return append(warnings.OwnerName(j.Name), jobWarnings(spec, &j.Spec)...)
 			},
 			WarnUpdate: func(_ context.Context, j, old job) []string {
 				if j.Generation == old.Generation {
@@ -112,7 +112,7 @@ func jobWarnings(at *field.Path, s *batchv1.JobSpec) []string {
 	if indexed && s.Completions != nil && *s.Completions > many && s.Parallelism != nil && *s.Parallelism > tooMany {
 		out = append(out, fmt.Sprintf("%s: In Indexed Jobs with a number of completions higher than 10^5 and a parallelism higher than 10^4, Kubernetes might not be able to track completedIndexes when a big number of indexes fail", at))
 	}
-	return append(out, pod.TemplateWarnings(at.Child("template"), &s.Template)...)
+	return append(out, warnings.Template(at.Child("template"), &s.Template)...)
 }
 
 // jobStore warns of what becomes of the pods of a deleted job.
@@ -164,7 +164,7 @@ func cronJobs(deps Deps) registry.Row[*batchv1.CronJob] {
 			Validate:       onCreate(validation.CronJob),
 			ValidateUpdate: onUpdate(validation.CronJobUpdate),
 			WarnNew: func(_ context.Context, j cronJob) []string {
-				return append(pod.OwnerNameWarnings(j.Name), jobWarnings(job, &j.Spec.JobTemplate.Spec)...)
+				return append(warnings.OwnerName(j.Name), jobWarnings(job, &j.Spec.JobTemplate.Spec)...)
 			},
 			WarnUpdate: func(_ context.Context, j, old cronJob) []string {
 				var out []string

@@ -6,6 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/util/uuid"
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	"k8s.io/apiserver/pkg/registry/rest"
 
@@ -15,6 +16,7 @@ import (
 	"wherry.dev/internal/apiserver/registry/node"
 	"wherry.dev/internal/apiserver/registry/printers"
 	"wherry.dev/internal/apiserver/registry/service"
+	"wherry.dev/internal/apiserver/registry/warnings"
 )
 
 func nodes(deps Deps) registry.Row[*corev1.Node] {
@@ -28,13 +30,25 @@ func nodes(deps Deps) registry.Row[*corev1.Node] {
 		Table:      printers.Nodes,
 		CheckName:  apivalidation.NameIsDNSSubdomain,
 		Strategy: registry.Strategy[*corev1.Node]{
-			Update:         func(_ context.Context, obj, old *corev1.Node) { obj.Status = old.Status },
+			Create: func(_ context.Context, n *corev1.Node) {
+				n.Spec.ConfigSource, n.Spec.PodPreemptionPolicy, n.Status.Config = nil, nil, nil
+			},
+			Update: func(_ context.Context, n, old *corev1.Node) {
+				n.Status = old.Status
+				dropOldOfNode(n, old)
+			},
+			Warn:           warnings.Node,
 			Validate:       onCreate(validation.Node),
 			ValidateUpdate: onUpdate(validation.NodeUpdate),
 			Reset:          []string{"status"},
 		},
 		Status: &registry.Strategy[*corev1.Node]{
-			Update:         func(_ context.Context, obj, old *corev1.Node) { obj.Spec = old.Spec },
+			Update: func(_ context.Context, n, old *corev1.Node) {
+				n.Spec = old.Spec
+				if old.Status.Config == nil {
+					n.Status.Config = nil
+				}
+			},
 			ValidateUpdate: onUpdate(validation.NodeUpdate),
 			Reset:          []string{"spec"},
 		},
@@ -45,6 +59,17 @@ func nodes(deps Deps) registry.Row[*corev1.Node] {
 		Endpoints: func(*registry.Endpoints[*corev1.Node]) map[string]rest.Storage {
 			return map[string]rest.Storage{"proxy": node.NewProxy(deps.Kubelets)}
 		},
+	}
+}
+
+// dropOldOfNode clears what no longer has a meaning (a kubelet's configuration in the API), or is alpha and off by default
+// (InPlacePodVerticalScalingSchedulerPreemption).
+func dropOldOfNode(n, old *corev1.Node) {
+	if old.Spec.ConfigSource == nil {
+		n.Spec.ConfigSource = nil
+	}
+	if old.Spec.PodPreemptionPolicy == nil {
+		n.Spec.PodPreemptionPolicy = nil
 	}
 }
 
@@ -145,9 +170,20 @@ func serviceAccounts(deps Deps) registry.Row[*corev1.ServiceAccount] {
 		NewList:    list[corev1.ServiceAccountList](),
 		Table:      printers.ServiceAccounts,
 		CheckName:  apivalidation.ValidateServiceAccountName,
+		Strategy: registry.Strategy[*corev1.ServiceAccount]{
+			Create: func(_ context.Context, a *corev1.ServiceAccount) { onlyNames(a.Secrets) },
+			Update: func(_ context.Context, a, _ *corev1.ServiceAccount) { onlyNames(a.Secrets) },
+		},
 		Endpoints: func(*registry.Endpoints[*corev1.ServiceAccount]) map[string]rest.Storage {
 			return map[string]rest.Storage{"token": deps.Tokens}
 		},
+	}
+}
+
+// onlyNames leaves the names of secrets: they are in the account's namespace.
+func onlyNames(secrets []corev1.ObjectReference) {
+	for i := range secrets {
+		secrets[i] = corev1.ObjectReference{Name: secrets[i].Name}
 	}
 }
 
@@ -169,11 +205,14 @@ func services(deps Deps) registry.Row[*corev1.Service] {
 			Update:         func(_ context.Context, s, old *corev1.Service) { s.Status = old.Status },
 			Validate:       onCreate(validation.Service),
 			ValidateUpdate: onUpdate(validation.ServiceUpdate),
+			Warn:           warnings.Service,
 			Reset:          []string{"status"},
 		},
 		Status: &registry.Strategy[*corev1.Service]{
-			Update: func(_ context.Context, s, old *corev1.Service) { s.Spec = old.Spec },
-			Reset:  []string{"spec"},
+			Update:         func(_ context.Context, s, old *corev1.Service) { s.Spec = old.Spec },
+			ValidateUpdate: onUpdate(validation.ServiceStatusUpdate),
+			Warn:           warnings.LoadBalancer,
+			Reset:          []string{"spec"},
 		},
 		Fields: func(s *corev1.Service) fields.Set {
 			return fields.Set{"spec.clusterIP": s.Spec.ClusterIP, "spec.type": string(s.Spec.Type)}
@@ -217,6 +256,11 @@ func limitRanges() registry.Row[*corev1.LimitRange] {
 		Strategy: registry.Strategy[*corev1.LimitRange]{
 			Validate:       onCreate(validation.LimitRange),
 			ValidateUpdate: always(validation.LimitRange),
+			Create: func(_ context.Context, l *corev1.LimitRange) {
+				if l.Name == "" {
+					l.Name = string(uuid.NewUUID())
+				}
+			},
 		},
 	}
 }

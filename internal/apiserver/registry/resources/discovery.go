@@ -12,6 +12,13 @@ import (
 	"wherry.dev/internal/apiserver/registry/printers"
 )
 
+// dropTopology clears what only versions before v1 had.
+func dropTopology(s *discoveryv1.EndpointSlice) {
+	for i := range s.Endpoints {
+		s.Endpoints[i].DeprecatedTopology = nil
+	}
+}
+
 func endpointSlices() registry.Row[*discoveryv1.EndpointSlice] {
 	return registry.Row[*discoveryv1.EndpointSlice]{
 		Resource:   gvr(discoveryv1.SchemeGroupVersion, "endpointslices"),
@@ -23,8 +30,12 @@ func endpointSlices() registry.Row[*discoveryv1.EndpointSlice] {
 		Table:      printers.EndpointSlices,
 		CheckName:  apivalidation.NameIsDNSSubdomain,
 		Strategy: registry.Strategy[*discoveryv1.EndpointSlice]{
-			Create: func(_ context.Context, s *discoveryv1.EndpointSlice) { s.Generation = 1 },
+			Create: func(_ context.Context, s *discoveryv1.EndpointSlice) {
+				s.Generation = 1
+				dropTopology(s)
+			},
 			Update: func(_ context.Context, s, old *discoveryv1.EndpointSlice) {
+				dropTopology(s)
 				a, b := *s, *old
 				a.ObjectMeta, b.ObjectMeta = old.ObjectMeta, old.ObjectMeta
 				bump(s, old, !apiequality.Semantic.DeepEqual(&a, &b) || !apiequality.Semantic.DeepEqual(s.Labels, old.Labels))

@@ -5,7 +5,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
-	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -28,7 +27,6 @@ func events(deps Deps) registry.Row[*corev1.Event] {
 		New:        func() *corev1.Event { return &corev1.Event{} },
 		NewList:    list[corev1.EventList](),
 		Table:      printers.Events,
-		CheckName:  apivalidation.NameIsDNSSubdomain,
 		Strategy: registry.Strategy[*corev1.Event]{
 			CreateOnUpdate: true,
 			Validate: func(ctx context.Context, e *corev1.Event) field.ErrorList {

@@ -7,6 +7,7 @@ import (
 	"wherry.dev/internal/api/validation"
 	"wherry.dev/internal/apiserver/registry"
 	"wherry.dev/internal/apiserver/registry/printers"
+	"wherry.dev/internal/apiserver/registry/warnings"
 )
 
 func runtimeClasses() registry.Row[*nodev1.RuntimeClass] {
@@ -21,6 +22,9 @@ func runtimeClasses() registry.Row[*nodev1.RuntimeClass] {
 		Strategy: registry.Strategy[*nodev1.RuntimeClass]{
 			Validate:       onCreate(validation.RuntimeClass),
 			ValidateUpdate: onUpdate(validation.RuntimeClassUpdate),
+			Warn:           warnings.RuntimeClass,
+
+			NoUnconditionalUpdate: true,
 		},
 	}
 }

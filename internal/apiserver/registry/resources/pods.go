@@ -15,6 +15,7 @@ import (
 	"wherry.dev/internal/apiserver/registry"
 	"wherry.dev/internal/apiserver/registry/pod"
 	"wherry.dev/internal/apiserver/registry/printers"
+	"wherry.dev/internal/apiserver/registry/warnings"
 )
 
 func pods(deps Deps) registry.Row[*corev1.Pod] {
@@ -35,8 +36,8 @@ func pods(deps Deps) registry.Row[*corev1.Pod] {
 			Update:         pod.PrepareUpdate,
 			Validate:       onCreate(validation.PodCreate),
 			ValidateUpdate: onUpdate(validation.PodUpdate),
-			Warn:           pod.Warnings,
-			WarnNew:        pod.NameWarnings,
+			Warn:           warnings.Pod,
+			WarnNew:        warnings.PodName,
 			Graceful:       pod.Graceful,
 			Reset:          []string{"status"},
 		},

@@ -2,19 +2,17 @@ package resources
 
 import (
 	"context"
-	"fmt"
 
-	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"wherry.dev/internal/api/gated"
 	"wherry.dev/internal/api/validation"
 	"wherry.dev/internal/apiserver/registry"
 	"wherry.dev/internal/apiserver/registry/printers"
+	"wherry.dev/internal/apiserver/registry/warnings"
 )
 
 func storageClasses() registry.Row[*storagev1.StorageClass] {
@@ -30,7 +28,7 @@ func storageClasses() registry.Row[*storagev1.StorageClass] {
 		Strategy: registry.Strategy[*storagev1.StorageClass]{
 			Validate:       onCreate(validation.StorageClass),
 			ValidateUpdate: onUpdate(validation.StorageClassUpdate),
-			Warn:           oldTopologyKeys,
+			Warn:           warnings.StorageClass,
 		},
 	}
 }
@@ -66,7 +64,7 @@ func volumeAttachments() registry.Row[*storagev1.VolumeAttachment] {
 
 // csiNodes has a status where drivers' health is on.
 func csiNodes(f gated.Features) registry.Row[*storagev1.CSINode] {
-	row := registry.Row[*storagev1.CSINode]{
+	return registry.Row[*storagev1.CSINode]{
 		Resource:  gvr(storagev1.SchemeGroupVersion, "csinodes"),
 		Kind:      "CSINode",
 		Singular:  "csinode",
@@ -79,12 +77,11 @@ func csiNodes(f gated.Features) registry.Row[*storagev1.CSINode] {
 			Update:                func(_ context.Context, n, old *storagev1.CSINode) { n.Status = old.Status },
 			Validate:              onCreate(validation.CSINode),
 			ValidateUpdate:        onUpdate(validation.CSINodeUpdate),
+			Reset:                 []string{"status"},
 			NoUnconditionalUpdate: true,
 		},
-	}
-	if f.VolumeHealth {
-		row.Strategy.Reset = []string{"status"}
-		row.Status = &registry.Strategy[*storagev1.CSINode]{
+		Status: &registry.Strategy[*storagev1.CSINode]{
+			Drop: f.CSINodeStatus,
 			Update: func(_ context.Context, n, old *storagev1.CSINode) {
 				n.Spec = old.Spec
 				metav1.ResetObjectMetaForStatus(&n.ObjectMeta, &old.ObjectMeta)
@@ -92,9 +89,8 @@ func csiNodes(f gated.Features) registry.Row[*storagev1.CSINode] {
 			ValidateUpdate:        onUpdate(validation.CSINodeStatus),
 			Reset:                 []string{"metadata", "spec"},
 			NoUnconditionalUpdate: true,
-		}
+		},
 	}
-	return row
 }
 
 func csiDrivers() registry.Row[*storagev1.CSIDriver] {
@@ -107,11 +103,7 @@ func csiDrivers() registry.Row[*storagev1.CSIDriver] {
 		Table:     printers.CSIDrivers,
 		CheckName: apivalidation.NameIsDNSSubdomain,
 		Strategy: registry.Strategy[*storagev1.CSIDriver]{
-			Create: func(_ context.Context, d *storagev1.CSIDriver) { d.Spec.PreventPodSchedulingIfMissing = nil },
 			Update: func(_ context.Context, d, old *storagev1.CSIDriver) {
-				if old.Spec.PreventPodSchedulingIfMissing == nil {
-					d.Spec.PreventPodSchedulingIfMissing = nil // alpha, off by default
-				}
 				bump(d, old, !apiequality.Semantic.DeepEqual(d.Spec, old.Spec))
 			},
 			Validate:              onCreate(validation.CSIDriver),
@@ -139,30 +131,6 @@ func changedTokensInAttributes(ctx context.Context, d, old *storagev1.CSIDriver)
 	return tokensInAttributes(ctx, d)
 }
 
-// oldNodeLabels maps node labels that are deprecated to what to say about them.
-var oldNodeLabels = map[string]string{
-	corev1.LabelFailureDomainBetaZone:   `deprecated since v1.17; use "topology.kubernetes.io/zone" instead`,
-	corev1.LabelFailureDomainBetaRegion: `deprecated since v1.17; use "topology.kubernetes.io/region" instead`,
-	corev1.LabelInstanceType:            `deprecated since v1.17; use "node.kubernetes.io/instance-type" instead`,
-	"beta.kubernetes.io/arch":           `deprecated since v1.14; use "kubernetes.io/arch" instead`,
-	"beta.kubernetes.io/os":             `deprecated since v1.14; use "kubernetes.io/os" instead`,
-	"app.kubernetes.io/created-by":      `deprecated since v1.9`,
-	"node-role.kubernetes.io/master":    `use "node-role.kubernetes.io/control-plane" instead`,
-}
-
-func oldTopologyKeys(_ context.Context, c *storagev1.StorageClass) []string {
-	var out []string
-	for i, term := range c.AllowedTopologies {
-		for j, e := range term.MatchLabelExpressions {
-			if text, ok := oldNodeLabels[e.Key]; ok {
-				at := field.NewPath("allowedTopologies").Index(i).Child("matchLabelExpressions").Index(j).Child("key")
-				out = append(out, fmt.Sprintf("%s: %s", at, text))
-			}
-		}
-	}
-	return out
-}
-
 func csiStorageCapacities() registry.Row[*storagev1.CSIStorageCapacity] {
 	return registry.Row[*storagev1.CSIStorageCapacity]{
 		Resource:   gvr(storagev1.SchemeGroupVersion, "csistoragecapacities"),
@@ -176,28 +144,10 @@ func csiStorageCapacities() registry.Row[*storagev1.CSIStorageCapacity] {
 		Strategy: registry.Strategy[*storagev1.CSIStorageCapacity]{
 			Validate:              onCreate(validation.CSIStorageCapacity),
 			ValidateUpdate:        onUpdate(validation.CSIStorageCapacityUpdate),
-			Warn:                  oldTopologyLabels,
+			Warn:                  warnings.StorageCapacity,
 			NoUnconditionalUpdate: true,
 		},
 	}
-}
-
-func oldTopologyLabels(_ context.Context, c *storagev1.CSIStorageCapacity) []string {
-	if c.NodeTopology == nil {
-		return nil
-	}
-	var out []string
-	for key := range c.NodeTopology.MatchLabels {
-		if text, ok := oldNodeLabels[key]; ok {
-			out = append(out, fmt.Sprintf("%s: %s", field.NewPath("nodeTopology", "matchLabels").Key(key), text))
-		}
-	}
-	for i, e := range c.NodeTopology.MatchExpressions {
-		if text, ok := oldNodeLabels[e.Key]; ok {
-			out = append(out, fmt.Sprintf("%s: %s", field.NewPath("nodeTopology", "matchExpressions").Index(i).Child("key"), text))
-		}
-	}
-	return out
 }
 
 func volumeAttributesClasses() registry.Row[*storagev1.VolumeAttributesClass] {

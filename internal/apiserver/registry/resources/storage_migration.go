@@ -24,7 +24,7 @@ func storageVersionMigrations() registry.Row[*storagemigrationv1.StorageVersionM
 		CheckName: apivalidation.NameIsDNSSubdomain,
 		Strategy: registry.Strategy[migration]{
 			Create: func(_ context.Context, m migration) {
-				m.Status, m.Generation = storagemigrationv1.StorageVersionMigrationStatus{}, 1
+				m.Status = storagemigrationv1.StorageVersionMigrationStatus{}
 			},
 			Update: func(_ context.Context, m, old migration) {
 				m.Status, m.Generation = old.Status, old.Generation

@@ -14,8 +14,8 @@ import (
 
 	"wherry.dev/internal/api/validation"
 	"wherry.dev/internal/apiserver/registry"
-	"wherry.dev/internal/apiserver/registry/pod"
 	"wherry.dev/internal/apiserver/registry/printers"
+	"wherry.dev/internal/apiserver/registry/warnings"
 )
 
 func replicationControllers(deps Deps) registry.Row[*corev1.ReplicationController] {
@@ -89,12 +89,12 @@ func podTemplates(deps Deps) registry.Row[*corev1.PodTemplate] {
 			},
 			Validate:       onCreate(validation.PodTemplate),
 			ValidateUpdate: always(validation.PodTemplate),
-			WarnNew:        func(_ context.Context, t template) []string { return pod.TemplateWarnings(at, &t.Template) },
+			WarnNew:        func(_ context.Context, t template) []string { return warnings.Template(at, &t.Template) },
 			WarnUpdate: func(_ context.Context, t, old template) []string {
 				if t.Generation == old.Generation {
 					return nil
 				}
-				return pod.TemplateWarnings(at, &t.Template)
+				return warnings.Template(at, &t.Template)
 			},
 		},
 	}

@@ -2,18 +2,17 @@ package resources
 
 import (
 	"context"
-	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 
 	"wherry.dev/internal/api/validation"
 	"wherry.dev/internal/apiserver/registry"
 	"wherry.dev/internal/apiserver/registry/printers"
+	"wherry.dev/internal/apiserver/registry/warnings"
 )
 
 func persistentVolumes() registry.Row[*corev1.PersistentVolume] {
@@ -33,7 +32,7 @@ func persistentVolumes() registry.Row[*corev1.PersistentVolume] {
 			Update:         func(_ context.Context, v, old *corev1.PersistentVolume) { v.Status = old.Status },
 			Validate:       onCreate(validation.PersistentVolume),
 			ValidateUpdate: onUpdate(validation.PersistentVolumeUpdate),
-			Warn:           oldWaysOfVolumes,
+			Warn:           warnings.Volume,
 			Reset:          []string{"status"},
 		},
 		Status: &registry.Strategy[*corev1.PersistentVolume]{
@@ -82,7 +81,7 @@ func persistentVolumeClaims(deps Deps) registry.Row[*corev1.PersistentVolumeClai
 			},
 			Validate:       onCreate(validation.PersistentVolumeClaim),
 			ValidateUpdate: onUpdate(validation.PersistentVolumeClaimUpdate),
-			Warn:           oldWaysOfClaims,
+			Warn:           warnings.Claim,
 			Reset:          []string{"status"},
 		},
 		Status: &registry.Strategy[*corev1.PersistentVolumeClaim]{
@@ -92,71 +91,6 @@ func persistentVolumeClaims(deps Deps) registry.Row[*corev1.PersistentVolumeClai
 			Reset:          []string{"spec"},
 		},
 	}
-}
-
-const oldClassAnnotation = `deprecated since v1.8; use "storageClassName" attribute instead`
-
-// oldWaysOfVolumes warns of what is deprecated in volumes, and of kinds that no longer work.
-func oldWaysOfVolumes(_ context.Context, v *corev1.PersistentVolume) []string {
-	var out []string
-	warn := func(at *field.Path, text string) { out = append(out, fmt.Sprintf("%s: %s", at, text)) }
-	annotations, spec := field.NewPath("metadata", "annotations"), field.NewPath("spec")
-	if _, ok := v.Annotations[corev1.BetaStorageClassAnnotation]; ok {
-		warn(annotations.Key(corev1.BetaStorageClassAnnotation), oldClassAnnotation)
-	}
-	if _, ok := v.Annotations[corev1.MountOptionAnnotation]; ok {
-		warn(annotations.Key(corev1.MountOptionAnnotation), `deprecated since v1.31; use "mountOptions" attribute instead`)
-	}
-	if v.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRecycle {
-		warn(spec.Child("persistentVolumeReclaimPolicy"),
-			"The Recycle reclaim policy is deprecated. Instead, the recommended approach is to use dynamic provisioning.")
-	}
-	if a := v.Spec.NodeAffinity; a != nil && a.Required != nil {
-		for i, term := range a.Required.NodeSelectorTerms {
-			at := spec.Child("nodeAffinity", "required", "nodeSelectorTerms").Index(i).Child("matchExpressions")
-			for j, e := range term.MatchExpressions {
-				if text, ok := oldNodeLabels[e.Key]; ok {
-					warn(at.Index(j).Child("key"), text)
-				}
-			}
-		}
-	}
-	for _, gone := range []struct {
-		is          bool
-		name, since string
-	}{
-		{v.Spec.CephFS != nil, "cephfs", "deprecated in v1.28, non-functional in v1.31+"},
-		{v.Spec.PhotonPersistentDisk != nil, "photonPersistentDisk", "deprecated in v1.11, non-functional in v1.16+"},
-		{v.Spec.ScaleIO != nil, "scaleIO", "deprecated in v1.16, non-functional in v1.22+"},
-		{v.Spec.StorageOS != nil, "storageOS", "deprecated in v1.22, non-functional in v1.25+"},
-		{v.Spec.Glusterfs != nil, "glusterfs", "deprecated in v1.25, non-functional in v1.26+"},
-		{v.Spec.RBD != nil, "rbd", "deprecated in v1.28, non-functional in v1.31+"},
-	} {
-		if gone.is {
-			warn(spec.Child(gone.name), gone.since)
-		}
-	}
-	return out
-}
-
-// oldWaysOfClaims warns of what is deprecated in claims, and of parts of bytes.
-func oldWaysOfClaims(_ context.Context, c *corev1.PersistentVolumeClaim) []string {
-	var out []string
-	warn := func(at *field.Path, text string) { out = append(out, fmt.Sprintf("%s: %s", at, text)) }
-	if _, ok := c.Annotations[corev1.BetaStorageClassAnnotation]; ok {
-		warn(field.NewPath("metadata", "annotations").Key(corev1.BetaStorageClassAnnotation), oldClassAnnotation)
-	}
-	at := field.NewPath("spec", "resources")
-	for _, amount := range []struct {
-		name string
-		list corev1.ResourceList
-	}{{"requests", c.Spec.Resources.Requests}, {"limits", c.Spec.Resources.Limits}} {
-		if q := amount.list[corev1.ResourceStorage]; q.MilliValue()%1000 != 0 {
-			warn(at.Child(amount.name).Key(string(corev1.ResourceStorage)),
-				fmt.Sprintf("fractional byte value %q is invalid, must be an integer", q.String()))
-		}
-	}
-	return out
 }
 
 // settleDataSources gives a claim's data source both of its forms (KEP-1495). Clients that know only dataSource must

@@ -7,6 +7,7 @@ import (
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/user"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
@@ -63,13 +64,15 @@ type withoutUser struct{ context.Context }
 
 func (withoutUser) Value(any) any { return nil }
 
-func whoAmI(ctx context.Context, q *authenticationv1.SelfSubjectReview) (*authenticationv1.SelfSubjectReview, error) {
+func whoAmI(ctx context.Context, _ *authenticationv1.SelfSubjectReview) (*authenticationv1.SelfSubjectReview, error) {
 	u, ok := genericapirequest.UserFrom(ctx)
 	if !ok {
 		return nil, apierrors.NewBadRequest("no user present on request")
 	}
-	q.Status.UserInfo = userInfo(u)
-	return q, nil
+	return &authenticationv1.SelfSubjectReview{
+		ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.Now()},
+		Status:     authenticationv1.SelfSubjectReviewStatus{UserInfo: userInfo(u)},
+	}, nil
 }
 
 func userInfo(u user.Info) authenticationv1.UserInfo {

@@ -7,8 +7,10 @@ import (
 	"slices"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -32,7 +34,7 @@ func Authorization(may authorizer.Authorizer, rules authorizer.RuleResolver) map
 		"subjectaccessreviews": question[sar]{
 			newT: func() sar { return &authorizationv1.SubjectAccessReview{} }, singular: "subjectaccessreview",
 			answer: func(ctx context.Context, q sar) (sar, error) {
-				if errs := validateSpec(&q.Spec); len(errs) > 0 {
+				if errs := validateSpec(q.ObjectMeta, &q.Spec); len(errs) > 0 {
 					return nil, invalid("SubjectAccessReview", errs)
 				}
 				q.Status = ask(ctx, may, subject(&q.Spec), q.Spec.ResourceAttributes, q.Spec.NonResourceAttributes)
@@ -59,7 +61,7 @@ func Authorization(may authorizer.Authorizer, rules authorizer.RuleResolver) map
 				if !ok {
 					return nil, apierrors.NewBadRequest("no user present on request")
 				}
-				if errs := validateAttributes(q.Spec.ResourceAttributes, q.Spec.NonResourceAttributes); len(errs) > 0 {
+				if errs := validateAttributes(q.ObjectMeta, "must be empty", q.Spec.ResourceAttributes, q.Spec.NonResourceAttributes); len(errs) > 0 {
 					return nil, invalid("SelfSubjectAccessReview", errs)
 				}
 				q.Status = ask(ctx, may, u, q.Spec.ResourceAttributes, q.Spec.NonResourceAttributes)
@@ -77,16 +79,23 @@ func invalid(kind string, errs field.ErrorList) error {
 	return apierrors.NewInvalid(schema.GroupKind{Group: authorizationv1.GroupName, Kind: kind}, "", errs)
 }
 
-func validateSpec(spec *authorizationv1.SubjectAccessReviewSpec) field.ErrorList {
-	errs := validateAttributes(spec.ResourceAttributes, spec.NonResourceAttributes)
+func validateSpec(meta metav1.ObjectMeta, spec *authorizationv1.SubjectAccessReviewSpec) field.ErrorList {
+	errs := validateAttributes(meta, "must be empty", spec.ResourceAttributes, spec.NonResourceAttributes)
+	return append(errs, validateUser(spec)...)
+}
+
+func validateUser(spec *authorizationv1.SubjectAccessReviewSpec) field.ErrorList {
 	if spec.User == "" && len(spec.Groups) == 0 {
-		errs = append(errs, field.Invalid(field.NewPath("spec", "user"), spec.User, "at least one of user or group must be specified"))
+		return field.ErrorList{field.Invalid(field.NewPath("spec", "user"), spec.User, "at least one of user or group must be specified")}
 	}
-	return errs
+	return nil
 }
 
 func validateLocal(q *authorizationv1.LocalSubjectAccessReview) field.ErrorList {
-	errs := validateSpec(&q.Spec)
+	meta := q.ObjectMeta
+	meta.Namespace = ""
+	errs := validateAttributes(meta, "must be empty except for namespace", q.Spec.ResourceAttributes, q.Spec.NonResourceAttributes)
+	errs = append(errs, validateUser(&q.Spec)...)
 	spec := field.NewPath("spec")
 	if q.Spec.NonResourceAttributes != nil {
 		errs = append(errs, field.Invalid(spec.Child("nonResourceAttributes"), q.Spec.NonResourceAttributes, "disallowed on this kind of request"))
@@ -97,13 +106,43 @@ func validateLocal(q *authorizationv1.LocalSubjectAccessReview) field.ErrorList 
 	return errs
 }
 
-func validateAttributes(r *authorizationv1.ResourceAttributes, n *authorizationv1.NonResourceAttributes) field.ErrorList {
+// validateAttributes checks what is asked about: a resource or a path, and no object that has a name.
+func validateAttributes(meta metav1.ObjectMeta, mustBe string, r *authorizationv1.ResourceAttributes, n *authorizationv1.NonResourceAttributes) field.ErrorList {
+	var errs field.ErrorList
 	spec := field.NewPath("spec")
+	if (r == nil) == (n == nil) {
+		errs = append(errs, field.Invalid(spec, n, "exactly one of nonResourceAttributes or resourceAttributes must be specified"))
+	}
+	if r != nil {
+		at := spec.Child("resourceAttributes")
+		if s := r.FieldSelector; s != nil {
+			errs = append(errs, validateSelector(at.Child("fieldSelector"), s.RawSelector, len(s.Requirements))...)
+			for i, q := range s.Requirements {
+				errs = append(errs, metavalidation.ValidateFieldSelectorRequirement(q, metavalidation.FieldSelectorValidationOptions{
+					AllowUnknownOperatorInRequirement: true}, at.Child("fieldSelector", "requirements").Index(i))...)
+			}
+		}
+		if s := r.LabelSelector; s != nil {
+			errs = append(errs, validateSelector(at.Child("labelSelector"), s.RawSelector, len(s.Requirements))...)
+			for i, q := range s.Requirements {
+				errs = append(errs, metavalidation.ValidateLabelSelectorRequirement(q, metavalidation.LabelSelectorValidationOptions{
+					AllowUnknownOperatorInRequirement: true}, at.Child("labelSelector", "requirements").Index(i))...)
+			}
+		}
+	}
+	meta.ManagedFields = nil
+	if !apiequality.Semantic.DeepEqual(meta, metav1.ObjectMeta{}) {
+		errs = append(errs, field.Invalid(field.NewPath("metadata"), meta, mustBe))
+	}
+	return errs
+}
+
+func validateSelector(at *field.Path, raw string, requirements int) field.ErrorList {
 	switch {
-	case r != nil && n != nil:
-		return field.ErrorList{field.Invalid(spec.Child("nonResourceAttributes"), n, "cannot be specified in combination with resourceAttributes")}
-	case r == nil && n == nil:
-		return field.ErrorList{field.Invalid(spec.Child("resourceAttributes"), r, "exactly one of nonResourceAttributes or resourceAttributes must be specified")}
+	case raw != "" && requirements > 0:
+		return field.ErrorList{field.Invalid(at.Child("rawSelector"), raw, "may not specified at the same time as requirements")}
+	case raw == "" && requirements == 0:
+		return field.ErrorList{field.Required(at.Child("requirements"), fmt.Sprintf("when %s is specified, requirements or rawSelector is required", at))}
 	}
 	return nil
 }
@@ -136,8 +175,26 @@ func ask(ctx context.Context, may authorizer.Authorizer, u user.Info, r *authori
 	if err != nil {
 		status.EvaluationError = err.Error()
 	}
-	if err := errors.Join(attrs.FieldSelectorParsingErr, attrs.LabelSelectorParsingErr); err != nil && status.EvaluationError == "" {
-		status.EvaluationError = err.Error()
+	for _, selector := range []struct {
+		name string
+		err  error
+		left int
+	}{
+		{"fieldSelector", attrs.FieldSelectorParsingErr, len(attrs.FieldSelectorRequirements)},
+		{"labelSelector", attrs.LabelSelectorParsingErr, len(attrs.LabelSelectorRequirements)},
+	} {
+		if selector.err == nil {
+			continue
+		}
+		how := "ignored"
+		if selector.left > 0 {
+			how = "partially ignored"
+		}
+		said := fmt.Sprintf("spec.resourceAttributes.%s %s due to parse error", selector.name, how)
+		if status.EvaluationError != "" {
+			said = status.EvaluationError + "; " + said
+		}
+		status.EvaluationError = said
 	}
 	return status
 }
@@ -231,6 +288,7 @@ func listRules(ctx context.Context, rules authorizer.RuleResolver, q *authorizat
 		return nil, apierrors.NewBadRequest("no namespace on request")
 	}
 	resources, urls, incomplete, err := rules.RulesFor(ctx, u, q.Spec.Namespace)
+	q = &authorizationv1.SelfSubjectRulesReview{} // the answer has nothing of the question
 	q.Status = authorizationv1.SubjectRulesReviewStatus{
 		Incomplete:       incomplete,
 		ResourceRules:    []authorizationv1.ResourceRule{},

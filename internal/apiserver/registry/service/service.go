@@ -10,9 +10,11 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	"k8s.io/apiserver/pkg/util/dryrun"
@@ -175,7 +177,7 @@ func mistake(path *field.Path, value any, detail string, err error) error {
 }
 
 func sameNodePorts(s, old *corev1.Service) bool {
-	return needsNodePort(s) == needsNodePort(old) && slices.Equal(s.Spec.Ports, old.Spec.Ports) &&
+	return needsNodePort(s) == needsNodePort(old) && apiequality.Semantic.DeepEqual(s.Spec.Ports, old.Spec.Ports) &&
 		s.Spec.HealthCheckNodePort == old.Spec.HealthCheckNodePort && s.Spec.ExternalTrafficPolicy == old.Spec.ExternalTrafficPolicy
 }
 
@@ -294,7 +296,7 @@ func dropUnused(s, old *corev1.Service) {
 	if needsIP(old) && !needsIP(s) {
 		dropAddresses(&s.Spec, &old.Spec)
 	}
-	if needsNodePort(old) && !needsNodePort(s) && slices.Equal(s.Spec.Ports, old.Spec.Ports) {
+	if needsNodePort(old) && !needsNodePort(s) && nodePorts(old).IsSuperset(nodePorts(s)) {
 		s.Spec.Ports = slices.Clone(s.Spec.Ports)
 		for i := range s.Spec.Ports {
 			s.Spec.Ports[i].NodePort = 0
@@ -313,9 +315,25 @@ func dropUnused(s, old *corev1.Service) {
 		s.Spec.HealthCheckNodePort = 0
 	}
 	if old.Spec.Type == corev1.ServiceTypeLoadBalancer && s.Spec.Type != corev1.ServiceTypeLoadBalancer {
-		s.Spec.AllocateLoadBalancerNodePorts, s.Spec.LoadBalancerClass = nil, nil
+		if ptr.Equal(s.Spec.AllocateLoadBalancerNodePorts, old.Spec.AllocateLoadBalancerNodePorts) {
+			s.Spec.AllocateLoadBalancerNodePorts = nil
+		}
+		if ptr.Equal(s.Spec.LoadBalancerClass, old.Spec.LoadBalancerClass) {
+			s.Spec.LoadBalancerClass = nil
+		}
 		s.Status.LoadBalancer = corev1.LoadBalancerStatus{}
 	}
+}
+
+// nodePorts returns the node ports of a service.
+func nodePorts(s *corev1.Service) sets.Set[int32] {
+	out := sets.New[int32]()
+	for _, p := range s.Spec.Ports {
+		if p.NodePort != 0 {
+			out.Insert(p.NodePort)
+		}
+	}
+	return out
 }
 
 // dropAddresses removes what only services with addresses have.

@@ -1,0 +1,131 @@
+// Api asks Wherry's API server and upstream's kube-apiserver the same, and compares what they answer: discovery, the
+// objects that are stored of what was sent, with all defaults, and the errors and warnings where something is wrong.
+// What is sent are valid objects of every kind, and the same with one field changed at a time: left out, empty, too
+// long, below zero, twice, or as in upstream's example of an object that has every field. Nearly all of it is a dry
+// run, so that each request stands for itself.
+//
+//	go run ./test/differential/api -kube-apiserver /path -etcd /path [-kinds Pod,Service] bin/wherry
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"wherry.dev/test/bench/servers"
+)
+
+type options struct {
+	wherry, upstream, etcd string
+	dir                    string
+	examples               string
+	kinds                  []string
+	most                   int
+	words                  bool
+}
+
+func main() {
+	var o options
+	flag.StringVar(&o.upstream, "kube-apiserver", "", "upstream's API server")
+	flag.StringVar(&o.etcd, "etcd", "", "the etcd that it needs")
+	flag.StringVar(&o.dir, "dir", "", "where the data lie while it runs; by default where temporary files do")
+	flag.StringVar(&o.examples, "examples", "", "the folder of objects that have every field; by default that of the module k8s.io/api")
+	kinds := flag.String("kinds", "", "the kinds to look at; by default all")
+	flag.BoolVar(&o.words, "words", false, "compare the words of errors, too, and not only the fields")
+	flag.IntVar(&o.most, "differences", 10000, "print so many differences")
+	flag.Parse()
+	if flag.NArg() != 1 || o.upstream == "" || o.etcd == "" {
+		fmt.Fprintln(os.Stderr, "usage: api -kube-apiserver PATH -etcd PATH [flags] WHERRY")
+		os.Exit(2)
+	}
+	if *kinds != "" {
+		o.kinds = strings.Split(*kinds, ",")
+	}
+	o.wherry = flag.Arg(0)
+	klog.LogToStderr(false)
+	klog.SetOutput(io.Discard)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, o); err != nil {
+		fmt.Fprintln(os.Stderr, "differential:", err)
+		stop()
+		os.Exit(1)
+	}
+}
+
+// run starts both servers, asks them, and removes everything.
+func run(ctx context.Context, o options) (err error) {
+	dir, err := os.MkdirTemp(o.dir, "wherry-differential-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	for _, path := range []*string{&o.wherry, &o.upstream, &o.etcd} {
+		if *path, err = filepath.Abs(*path); err != nil {
+			return err
+		}
+	}
+	m := &match{options: o, seen: map[string]*difference{}}
+	for _, s := range []struct {
+		name  string
+		start servers.Start
+		to    **server
+	}{
+		{"wherry", servers.Wherry(o.wherry), &m.ours},
+		{"upstream", servers.Upstream(o.upstream, o.etcd, "--allow-privileged"), &m.theirs},
+	} {
+		in := filepath.Join(dir, s.name)
+		if err := errors.Join(os.Mkdir(in, 0o700), servers.Prepare(in)); err != nil {
+			return err
+		}
+		started, err := s.start(ctx, in)
+		if err != nil {
+			return fmt.Errorf("%s: %w", s.name, err)
+		}
+		defer func() { err = errors.Join(err, started.Stop()) }()
+		if *s.to, err = newServer(started.Config); err != nil {
+			return err
+		}
+	}
+	return m.play(ctx)
+}
+
+// match is both servers, and what they differed in.
+type match struct {
+	options
+	ours, theirs *server
+
+	asked atomic.Int64
+	mu    sync.Mutex
+	seen  map[string]*difference
+	order []string
+}
+
+// play asks everything. It returns an error if there was a difference.
+func (m *match) play(ctx context.Context) error {
+	start := time.Now()
+	err := m.compareAll(ctx)
+	for i, key := range m.order {
+		if i == m.most {
+			break
+		}
+		fmt.Println(m.seen[key])
+	}
+	fmt.Printf("%d requests to each, %d sorts of differences; %s\n", m.asked.Load(), len(m.order), time.Since(start).Round(time.Second))
+	if err == nil && len(m.order) > 0 {
+		err = errors.New("the servers differ")
+	}
+	return err
+}
