@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"wherry.dev/internal/cni/plugin"
+	"wherry.dev/internal/component"
 	"wherry.dev/internal/config"
 	"wherry.dev/internal/daemon"
 	"wherry.dev/internal/version"
@@ -34,7 +35,10 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	err := root().ExecuteContext(ctx)
+	err := component.NativeHistograms()
+	if err == nil {
+		err = root().ExecuteContext(ctx)
+	}
 	var quiet exitError
 	switch {
 	case err == nil:

@@ -67,22 +67,16 @@ func scoresOf(log, pod string) map[string]score {
 	return out
 }
 
-// sensible returns a message without what upstream's DynamicResources says to every pod that it cannot help, also to
-// those without claims, and without what 1.37's library says of a selector that fails, and 1.36's does not.
+// sensible returns a message without the node on which a search for devices failed: another one may have come first.
 func sensible(message string) string {
-	message = strings.Replace(message, "no new claims to deallocate, ", "", 1)
-	message = failedSelector.ReplaceAllString(message, "$1: $2")
 	if strings.HasPrefix(message, noSearch) {
 		return noSearch + " …"
 	}
 	return message
 }
 
-// noSearch begins the message of a search for devices that failed, on whichever node came first.
+// noSearch begins the message of a search for devices that failed.
 const noSearch = `running "DynamicResources" filter plugin:`
-
-var failedSelector = regexp.MustCompile(`(selector #\d+)(?: on device \S+)?: (CEL runtime error: .*?)` +
-	`(?:\. consider using CEL optional chaining.*? for optional fields)?$`)
 
 // feasible returns the nodes that a scheduler has found to be feasible, sorted.
 func (a answer) feasible() []string {

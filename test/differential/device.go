@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
@@ -201,9 +200,7 @@ func (d dice) deviceClaim(ns, name string) *resourcev1.ResourceClaim {
 	for i := range 1 + d.IntN(2) {
 		c.Spec.Devices.Requests = append(c.Spec.Devices.Requests, d.request(fmt.Sprint("r-", i), ns == adminNamespace))
 	}
-	// Never constraints and all devices: what fails then is an error of the library, and which devices were tried before
-	// is another matter in 1.37, since it takes everything back after a device that a constraint forbids.
-	if d.chance(3) && !slices.ContainsFunc(c.Spec.Devices.Requests, wantsAll) {
+	if d.chance(3) {
 		attribute := new(resourcev1.FullyQualifiedName(driverGPU + "/" + one(d, attrNUMA, attrModel)))
 		constraint := resourcev1.DeviceConstraint{MatchAttribute: attribute}
 		if d.chance(3) {
@@ -212,14 +209,6 @@ func (d dice) deviceClaim(ns, name string) *resourcev1.ResourceClaim {
 		c.Spec.Devices.Constraints = append(c.Spec.Devices.Constraints, constraint)
 	}
 	return c
-}
-
-// wantsAll reports whether a request, or one of its alternatives, is for all devices.
-func wantsAll(r resourcev1.DeviceRequest) bool {
-	return r.Exactly != nil && r.Exactly.AllocationMode == resourcev1.DeviceAllocationModeAll ||
-		slices.ContainsFunc(r.FirstAvailable, func(s resourcev1.DeviceSubRequest) bool {
-			return s.AllocationMode == resourcev1.DeviceAllocationModeAll
-		})
 }
 
 // adminNamespace is the one whose claims may ask for administrative access.

@@ -98,8 +98,8 @@ func run(ctx context.Context, o options) (err error) {
 }
 
 // gates are set for upstream's scheduler. OpportunisticBatching takes a node that is left from the pod before, and
-// does not look at the others. The rest is alpha in 1.36, and ours has it always.
-const gates = "OpportunisticBatching=false,TaintTolerationComparisonOperators=true,StorageCapacityScoring=true"
+// does not look at the others. The operators are alpha in 1.37, and ours has them always.
+const gates = "OpportunisticBatching=false,TaintTolerationComparisonOperators=true"
 
 // match is both schedulers over all clusters.
 type match struct {

@@ -158,11 +158,10 @@ func (d dice) requests() v1.ResourceList {
 	return out
 }
 
-// resize has the kubelet say that a container has other resources than its specification asks for. Only of pods with
-// one container, and of CPU and memory: of others 1.37's library computes other sums than 1.36's.
+// resize has the kubelet say that a container has other resources than its specification asks for.
 func (d dice) resize(p *v1.Pod) {
 	asks := p.Spec.Containers[0].Resources.Requests
-	if len(p.Spec.Containers) > 1 || len(p.Spec.InitContainers) > 0 || asks.Cpu().IsZero() || asks.Memory().IsZero() {
+	if asks.Cpu().IsZero() && asks.Memory().IsZero() {
 		return
 	}
 	has := func() v1.ResourceList {

@@ -3,7 +3,7 @@ package main
 // Profiles beside the default one. Both schedulers have all of them.
 const profilePacked, profileRatio = "packed", "ratio"
 
-// profiles are those of the configuration. NodeResourcesBalancedAllocation must not name example.com/gpu: upstream's 1.36 panics.
+// profiles are those of the configuration. NodeResourcesBalancedAllocation must not name example.com/gpu: upstream's panics.
 const profiles = `
 - schedulerName: default-scheduler
   plugins: {preBind: {disabled: [{name: "*"}]}}

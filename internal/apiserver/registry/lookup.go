@@ -6,7 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/validation/path"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
@@ -57,7 +57,7 @@ func GetLive[T runtime.Object](ctx context.Context, l *Lookup, resource schema.G
 
 func get[T runtime.Object](ctx context.Context, l *Lookup, resource schema.GroupResource, namespace, name, version string) (T, error) {
 	var zero T
-	if name == "" || len(path.IsValidPathSegmentName(name)) > 0 { // nothing has such a name
+	if name == "" || len(content.IsPathSegmentName(name)) > 0 { // nothing has such a name
 		return zero, apierrors.NewNotFound(resource, name)
 	}
 	store := l.stores[resource]

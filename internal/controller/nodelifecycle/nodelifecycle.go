@@ -23,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/informers"
 	clientset "k8s.io/client-go/kubernetes"
+	coordinationlisters "k8s.io/client-go/listers/coordination/v1"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/component-helpers/node/topology"
@@ -56,6 +57,7 @@ type Controller struct {
 	client clientset.Interface
 	nodes  corelisters.NodeLister
 	pods   corelisters.PodLister
+	leases coordinationlisters.LeaseNamespaceLister
 	loop   *controller.Loop
 	events record.EventRecorder
 	grace  Options
@@ -67,8 +69,8 @@ type Controller struct {
 
 // New returns the controller, with the informers of f.
 func New(client clientset.Interface, f informers.SharedInformerFactory, o Options) (*Controller, error) {
-	nodes, pods := f.Core().V1().Nodes(), f.Core().V1().Pods()
-	c := &Controller{client: client, nodes: nodes.Lister(), pods: pods.Lister(), grace: o, zones: newDisruption(o), seen: map[string]time.Time{}}
+	nodes, pods, leases := f.Core().V1().Nodes(), f.Core().V1().Pods(), f.Coordination().V1().Leases()
+	c := &Controller{client: client, nodes: nodes.Lister(), pods: pods.Lister(), leases: leases.Lister().Leases(v1.NamespaceNodeLease), grace: o, zones: newDisruption(o), seen: map[string]time.Time{}}
 	zones.of.Store(c.zones)
 	c.loop = controller.NewLoop("node_lifecycle_controller", c.reconcile)
 	if err := c.loop.Watch(nodes.Informer(), c.nodeChanged); err != nil {
@@ -77,7 +79,7 @@ func New(client clientset.Interface, f informers.SharedInformerFactory, o Option
 	if err := c.loop.Watch(pods.Informer(), c.podChanged); err != nil {
 		return nil, err
 	}
-	return c, c.loop.Watch(f.Coordination().V1().Leases().Informer(), func(_, obj any) {
+	return c, c.loop.Watch(leases.Informer(), func(_, obj any) {
 		if l, ok := obj.(*coordinationv1.Lease); ok && l.Namespace == v1.NamespaceNodeLease {
 			c.alive(l.Name)
 		}
@@ -192,6 +194,11 @@ func (c *Controller) reconcile(ctx context.Context, name string) error {
 	if !unknown(node) || !told(node) {
 		if left := c.patience(node); left > 0 {
 			c.loop.AddAfter(name, left)
+		} else if renewed, err := c.renewed(ctx, name); err != nil {
+			return err
+		} else if renewed {
+			c.alive(name)
+			c.loop.AddAfter(name, c.patience(node))
 		} else if node, err = c.markUnknown(ctx, node); err != nil {
 			return err
 		}
@@ -201,6 +208,23 @@ func (c *Controller) reconcile(ctx context.Context, name string) error {
 		err = errors.Join(err, c.markPodsNotReady(ctx, name))
 	}
 	return err
+}
+
+// renewed asks the API server whether a node's lease is another one than the watch has told. Then it is the watch that is
+// late, and not the node that is silent (NodeControllerLeaseCircuitBreaker).
+func (c *Controller) renewed(ctx context.Context, node string) (bool, error) {
+	l, err := c.client.CoordinationV1().Leases(v1.NamespaceNodeLease).Get(ctx, node, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("looking at the lease of node %s before it counts as silent: %w", node, err)
+	}
+	told, err := c.leases.Get(node)
+	if err != nil {
+		return true, nil //nolint:nilerr // the watch has not told of this lease at all
+	}
+	return told.ResourceVersion != l.ResourceVersion, nil
 }
 
 // markUnknown sets every condition of the node to Unknown.

@@ -40,6 +40,7 @@ var controllers = map[string][]rbacv1.PolicyRule{
 		rule("patch update", core, "nodes/status"),
 		rule("patch update", core, "pods/status"),
 		rule("list watch get delete", core, "pods"),
+		rule(read, "coordination.k8s.io", "leases"),
 		events(),
 	},
 	"pod-garbage-collector": {
@@ -394,6 +395,7 @@ func Roles() []rbacv1.Role {
 		namespaced("system::leader-locking-kube-controller-manager", leader),
 		namespaced("system::leader-locking-kube-scheduler", leader),
 		namespaced(controller+"token-cleaner", rule("get list watch delete", core, "secrets"), events()),
+		namespaced(controller+"cloud-provider", rule("create get list watch", core, "configmaps")),
 		namespaced(controller+"bootstrap-signer", rule("get list watch", core, "secrets")),
 		in(metav1.NamespacePublic, namespaced(controller+"bootstrap-signer", rule(read, core, "configmaps"),
 			named(rule("update", core, "configmaps"), cluster.InfoName), events())),
@@ -411,6 +413,7 @@ func RoleBindings() []rbacv1.RoleBinding {
 		bindIn("system::leader-locking-kube-scheduler", "system::leader-locking-kube-scheduler",
 			person(user.KubeScheduler), account("kube-scheduler")),
 		bindIn(controller+"token-cleaner", controller+"token-cleaner", account("token-cleaner")),
+		bindIn(controller+"cloud-provider", controller+"cloud-provider", account("cloud-provider")),
 		bindIn(controller+"bootstrap-signer", controller+"bootstrap-signer", account("bootstrap-signer")),
 		bindingIn(metav1.NamespacePublic, bindIn(controller+"bootstrap-signer", controller+"bootstrap-signer", account("bootstrap-signer"))),
 		bindIn(localRoom, localRoom, account("local-volume-provisioner")),

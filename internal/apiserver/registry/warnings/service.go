@@ -26,12 +26,12 @@ func Service(_ context.Context, s *corev1.Service) []string {
 	if spec.ClusterIP != "" && spec.ClusterIP != corev1.ClusterIPNone {
 		ips(at.Child("clusterIPs"), spec.ClusterIPs)
 	}
-	external := len(spec.ExternalIPs) > 0 //nolint:staticcheck // deprecated, which it warns of
+	external := len(spec.ExternalIPs) > 0
 	for _, odd := range []struct {
 		is   bool
 		text string
 	}{
-		{headless && spec.LoadBalancerIP != "", "spec.loadBalancerIP is ignored for headless services"}, //nolint:staticcheck // as above
+		{headless && spec.LoadBalancerIP != "", "spec.loadBalancerIP is ignored for headless services"},
 		{headless && external, "spec.externalIPs is ignored for headless services"},
 		{headless && spec.SessionAffinity != corev1.ServiceAffinityNone, "spec.SessionAffinity is ignored for headless services"},
 		{external && !headless && spec.Type != corev1.ServiceTypeExternalName, "spec.externalIPs is deprecated and may no longer be implemented in some clusters"},
@@ -44,9 +44,9 @@ func Service(_ context.Context, s *corev1.Service) []string {
 			out = append(out, odd.text)
 		}
 	}
-	ips(at.Child("externalIPs"), spec.ExternalIPs) //nolint:staticcheck // as above
-	if spec.LoadBalancerIP != "" {                 //nolint:staticcheck // as above
-		out = append(out, utilvalidation.GetWarningsForIP(at.Child("loadBalancerIP"), spec.LoadBalancerIP)...) //nolint:staticcheck // as above
+	ips(at.Child("externalIPs"), spec.ExternalIPs)
+	if spec.LoadBalancerIP != "" {
+		out = append(out, utilvalidation.GetWarningsForIP(at.Child("loadBalancerIP"), spec.LoadBalancerIP)...)
 	}
 	for i, cidr := range spec.LoadBalancerSourceRanges {
 		out = append(out, utilvalidation.GetWarningsForCIDR(at.Child("loadBalancerSourceRanges").Index(i), cidr)...)

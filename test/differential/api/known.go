@@ -1,0 +1,45 @@
+package main
+
+import "regexp"
+
+// known are differences that stay, with the reason. Each is matched against what was asked and what differs.
+var known = []struct{ like, why string }{
+	{`^get /(api|version|\.well-known/.*):`, "each has its own address, name and version"},
+	{`^get /apis: \.groups\[metrics\.k8s\.io\]`, "resource metrics are served without another server here"},
+	{`namespaces/finalize`, "it can be read here, too"},
+	{`metadata\.generation: ours 1, upstream's 2`, "upstream counts a change that it then drops"},
+	{`managedFields`, "a field that upstream's conversions set, or a time of its own"},
+	{`stopSignal`, "ContainerStopSignals is on here"},
+	{`SelfSubjectRulesReview .*Rules\[`, "the rules come in another order"},
+	{`\.spec\.clusterIPs?(\[0\])?: ours allocated, upstream's 10\.200`, "upstream also gives addresses of a range that has just been made"},
+	{`Service .*nodePort`, "upstream's dry runs do not check node ports, or fail over them"},
+	{`EndpointSlice ports\[0\]\.port = (0|-1)`, "nobody can connect to such a port"},
+	{`LimitRange metadata\.name = "": \.metadata\.name`, "the name is made up"},
+	{`runtimeClassName = .*upstream's 500`, "there is no such class, which is not the server's fault"},
+	{`(volumes( as in the example|\[\d+\])|PersistentVolume spec).*only (ours|upstream's): `, "which of several kinds of volumes is one too many; and kinds that nobody mounts any more"},
+	{`PersistentVolume spec\.flexVolume`, "upstream forgets to count this kind"},
+	{`topologySpreadConstraints with the first one twice`, "which of two equal ones is one too many"},
+	{`Pod metadata\.name = .*spec\.volumes\[6\]`, "the field in which a claim's name is too long"},
+	{`webhooks\[0\]\.clientConfig\.service\.name(space)? left out`, "upstream names each for the other"},
+	{`ResourceQuota spec\.scopeSelector as in the example`, "upstream does not say which of the expressions"},
+	{`update (Job|ResourceClaim|ResourceClaimTemplate|RuntimeClass) `, "upstream looks further at a field that must not change, or less far"},
+	{`(create|update) CronJob .*resourceClaims|resourceClaims as in the example`, "upstream looks further at a field that is wrong already"},
+	{`ResourceClaim(/status)? .* as in the example`, "upstream looks further at a field that is wrong already, or less far"},
+	{`Job spec\.completions left out`, "upstream's words about a success policy are other ones"},
+	{`update ConfigMap metadata\.(finalizers|generateName)`, "upstream looks at these again in updates of some kinds"},
+	{`ReplicationController .*terminationGracePeriodSeconds`, "upstream warns when one is made, and not when it is changed"},
+	{`StorageClass allowedTopologies with an empty one`, "upstream takes an empty term for the same as another one"},
+	{`FlowSchema spec\.rules\[0\]\.subjects\[0\]\.kind left out`, "one mistake is told here as two"},
+	{`PriorityLevelConfiguration spec\.(limited\.limitResponse\.)?type left out`, "upstream tells one mistake as two"},
+	{`ClusterRole aggregationRule`, "upstream tells one mistake as two"},
+}
+
+// knownTo returns why a difference stays, or "".
+func knownTo(about, what string) string {
+	for _, k := range known {
+		if regexp.MustCompile(`(?s)` + k.like).MatchString(about + ": " + what) {
+			return k.why
+		}
+	}
+	return ""
+}
