@@ -67,8 +67,25 @@ func scoresOf(log, pod string) map[string]score {
 	return out
 }
 
-// sensible returns a message without the node on which a search for devices failed: another one may have come first.
+// victimsIn returns how many pods a scheduler says that it preempts.
+func victimsIn(message string) int {
+	m := placement.FindStringSubmatch(message)
+	if m == nil {
+		return 0
+	}
+	n, err := strconv.Atoi(m[2])
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+var placement = regexp.MustCompile(`(found a potential placement for pod) on node \S+, preempting (\d+) victims$`)
+
+// sensible returns a message without nodes: that on which a search for devices failed, as another one may have come first,
+// and that whose pods are preempted, which is compared by itself.
 func sensible(message string) string {
+	message = placement.ReplaceAllString(message, "$1, preempting $2 victims")
 	if strings.HasPrefix(message, noSearch) {
 		return noSearch + " …"
 	}

@@ -106,7 +106,7 @@ func (s *scheduler) answer(ctx context.Context, pod *v1.Pod) (answer, error) {
 				return s.understand(pod, w)
 			}
 			enough := quiet
-			if len(w.victims) == 0 { // it may be that all of them are going already
+			if len(w.victims) < victimsIn(w.condition.Message) { // it may be that the others are going already
 				enough *= 5
 			}
 			left := enough - time.Since(w.last)

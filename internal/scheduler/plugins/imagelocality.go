@@ -39,7 +39,8 @@ func (il ImageLocality) Score(_ context.Context, _ fwk.CycleState, pod *v1.Pod, 
 	var sum int64
 	count := func(image string) {
 		if state, ok := there[withTag(image)]; ok {
-			sum += int64(float64(state.Size) * float64(state.NumNodes) / float64(len(nodes)))
+			spread := float64(state.NumNodes) / float64(len(nodes))
+			sum += int64(float64(state.Size) * spread)
 		}
 	}
 	for i := range pod.Spec.InitContainers {
@@ -48,12 +49,14 @@ func (il ImageLocality) Score(_ context.Context, _ fwk.CycleState, pod *v1.Pod, 
 	for i := range pod.Spec.Containers {
 		count(pod.Spec.Containers[i].Image)
 	}
+	images := len(pod.Spec.InitContainers) + len(pod.Spec.Containers)
 	for _, v := range pod.Spec.Volumes {
 		if v.Image != nil {
 			count(v.Image.Reference)
+			images++
 		}
 	}
-	most := int64(largeImage * (len(pod.Spec.InitContainers) + len(pod.Spec.Containers)))
+	most := int64(largeImage) * int64(images)
 	sum = min(max(sum, smallImage), most)
 	return fwk.MaxScore * (sum - smallImage) / (most - smallImage), nil
 }
