@@ -86,6 +86,7 @@ var table = []row{
 	{"clusterrole-aggregation-controller", "clusterrole-aggregation-controller", plain(clusterroleaggregation.New)},
 	{"validatingadmissionpolicy-status-controller", "validatingadmissionpolicy-status-controller", plain(validatingadmissionpolicystatus.New)},
 	{"root-ca-certificate-publisher-controller", "root-ca-cert-publisher", buildRootCA},
+	{"kube-apiserver-serving-clustertrustbundle-publisher-controller", "kube-apiserver-serving-clustertrustbundle-publisher", buildTrustBundle},
 	{"certificatesigningrequest-signing-controller", "certificate-controller", buildSigner},
 	{"bootstrap-signer-controller", "bootstrap-signer", buildSignerOfInfo},
 	{"token-cleaner-controller", "token-cleaner", buildCleanerOfTokens},
@@ -153,6 +154,13 @@ func buildRootCA(p *parts) (controller.Controller, error) {
 		return nil, nil
 	}
 	return rootca.New(p.client, p.Reader, p.informers, p.RootCA)
+}
+
+func buildTrustBundle(p *parts) (controller.Controller, error) {
+	if p.RootCA == nil {
+		return nil, nil
+	}
+	return rootca.NewPublisher(p.client, p.Reader, p.RootCA)
 }
 
 func buildTokens(p *parts) (controller.Controller, error) {

@@ -214,7 +214,7 @@ func (c *Controller) reconcile(ctx context.Context, name string) error {
 // late, and not the node that is silent (NodeControllerLeaseCircuitBreaker).
 func (c *Controller) renewed(ctx context.Context, node string) (bool, error) {
 	l, err := c.client.CoordinationV1().Leases(v1.NamespaceNodeLease).Get(ctx, node, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
+	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) { // API servers before 1.37 do not allow it
 		return false, nil
 	}
 	if err != nil {

@@ -11,22 +11,34 @@ import (
 	"k8s.io/component-base/metrics/legacyregistry"
 )
 
-// Metrics under upstream's names. The code is that of the API server's answer: 200, if nothing went wrong.
+// syncs are metrics of looks at something, under upstream's names. The code is that of the API server's answer: 200, if
+// nothing went wrong.
+type syncs struct {
+	total *metrics.CounterVec
+	time  *metrics.HistogramVec
+}
+
 var (
-	syncs = metrics.NewCounterVec(&metrics.CounterOpts{
-		Subsystem: "root_ca_cert_publisher", Name: "sync_total", StabilityLevel: metrics.ALPHA,
-		Help: "Looks at namespaces by the publisher of the root CA.",
-	}, []string{"code"})
-	syncDuration = metrics.NewHistogramVec(&metrics.HistogramOpts{
-		Subsystem: "root_ca_cert_publisher", Name: "sync_duration_seconds", StabilityLevel: metrics.ALPHA,
-		Help:    "Time of one look at a namespace by the publisher of the root CA, in seconds.",
-		Buckets: metrics.ExponentialBuckets(0.001, 2, 15),
-	}, []string{"code"})
+	mapSyncs    = newSyncs("root_ca_cert_publisher", "a namespace by the publisher of the root CA")
+	bundleSyncs = newSyncs("clustertrustbundle_publisher", "the bundle of the API server's authority")
 )
 
-func init() { legacyregistry.MustRegister(syncs, syncDuration) }
+func newSyncs(subsystem, what string) syncs {
+	s := syncs{
+		metrics.NewCounterVec(&metrics.CounterOpts{
+			Subsystem: subsystem, Name: "sync_total", StabilityLevel: metrics.ALPHA, Help: "Looks at " + what + ".",
+		}, []string{"code"}),
+		metrics.NewHistogramVec(&metrics.HistogramOpts{
+			Subsystem: subsystem, Name: "sync_duration_seconds", StabilityLevel: metrics.ALPHA,
+			Help:    "Time of one look at " + what + ", in seconds.",
+			Buckets: metrics.ExponentialBuckets(0.001, 2, 15),
+		}, []string{"code"}),
+	}
+	legacyregistry.MustRegister(s.total, s.time)
+	return s
+}
 
-func count(began time.Time, err error) {
+func (s syncs) count(began time.Time, err error) {
 	code := http.StatusOK
 	if err != nil {
 		code = http.StatusInternalServerError
@@ -34,6 +46,6 @@ func count(began time.Time, err error) {
 			code = int(status.Status().Code)
 		}
 	}
-	syncs.WithLabelValues(strconv.Itoa(code)).Inc()
-	syncDuration.WithLabelValues(strconv.Itoa(code)).Observe(time.Since(began).Seconds())
+	s.total.WithLabelValues(strconv.Itoa(code)).Inc()
+	s.time.WithLabelValues(strconv.Itoa(code)).Observe(time.Since(began).Seconds())
 }

@@ -1,5 +1,5 @@
 // Package rootca puts the certificate authority of the API server into every
-// namespace, as the config map kube-root-ca.crt that pods mount beside their token.
+// namespace, as the config map kube-root-ca.crt that pods mount beside their token; and into a ClusterTrustBundle.
 package rootca
 
 import (
@@ -67,7 +67,7 @@ func New(client, reader clientset.Interface, f informers.SharedInformerFactory, 
 func (c *Controller) Run(ctx context.Context) error { return c.loop.RunWith(ctx, c.maps) }
 
 func (c *Controller) reconcile(ctx context.Context, namespace string) (err error) {
-	defer func(began time.Time) { count(began, err) }(time.Now())
+	defer func(began time.Time) { mapSyncs.count(began, err) }(time.Now())
 	ns, err := c.namespaces.Get(namespace)
 	if apierrors.IsNotFound(err) || err == nil && ns.DeletionTimestamp != nil {
 		return nil

@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	_ "embed"
 	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
@@ -22,7 +23,10 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// readSeeds returns the valid objects that everything starts from. They are those of a test of our own.
+//go:embed testdata/more.yaml
+var more string
+
+// readSeeds returns the valid objects that everything starts from: those of a test of our own, and some more.
 func readSeeds() ([]map[string]any, error) {
 	dir, err := moduleDir("wherry.dev")
 	if err != nil {
@@ -37,7 +41,7 @@ func readSeeds() ([]map[string]any, error) {
 		return nil, err
 	}
 	var out []map[string]any
-	for doc := range strings.SplitSeq(string(seeds), "\n---\n") {
+	for doc := range strings.SplitSeq(string(seeds)+"\n---\n"+more, "\n---\n") {
 		var raw map[string]any
 		if err := yaml.Unmarshal([]byte(strings.ReplaceAll(doc, "REQUEST", signing)), &raw); err != nil {
 			return nil, fmt.Errorf("%w in %s", err, doc)

@@ -120,6 +120,11 @@ var controllers = map[string][]rbacv1.PolicyRule{
 		rule("create update", core, "configmaps"),
 		events(),
 	},
+	"kube-apiserver-serving-clustertrustbundle-publisher": {
+		named(rule("attest", "certificates.k8s.io", "signers"), "kubernetes.io/kube-apiserver-serving"),
+		rule("create update delete list watch", "certificates.k8s.io", "clustertrustbundles"),
+		events(),
+	},
 	"endpoint-controller": {
 		rule(read, core, "services pods"),
 		rule("get list watch create update delete", core, "endpoints"),
