@@ -106,7 +106,7 @@ func TestAGangRunsTogetherOrNotAtAll(t *testing.T) {
 		c.wantMessage("c", "0/2 nodes are available: 1 Insufficient cpu, 1 node(s) were unschedulable.")
 		c.wantCondition("False Unschedulable: 2 pod(s) of 3 could be scheduled, minCount is 3: " +
 			"0/2 nodes are available: 1 Insufficient cpu, 1 node(s) were unschedulable. " +
-			"preemption: No preemption victims found for incoming preemptor")
+			"pod group preemption: No preemption victims found for incoming preemptor")
 		// Its room is not held meanwhile.
 		c.create(pod("other", "2"))
 		c.settle()

@@ -16,7 +16,7 @@ import (
 )
 
 // makeGroupRoom asks PodGroupPostFilter plugins, after no pod of a group could be placed, or too few of a gang. It notes
-// for each pod what becomes of its nomination, and returns why there is no way to make room, or "".
+// for each pod what becomes of its nomination, and returns what they say of it.
 func (s *Scheduler) makeGroupRoom(ctx context.Context, g *groupCycle) string {
 	if g.group == nil {
 		return ""

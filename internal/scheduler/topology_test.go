@@ -49,7 +49,7 @@ func TestAGroupOfOneDomain(t *testing.T) {
 		"where all have room": {append(racks, gangOf("g", 2, 5, oneRack)), []*v1.Pod{a, b}, "n2 n3", "True Scheduled: "},
 		"in no other": {append(racks, gangOf("g", 3, 5, oneRack)), []*v1.Pod{a, b, d}, "",
 			"False Unschedulable: 0/2 placements are available, first placement status: 1 pod(s) of 3 could be scheduled, minCount is 3: " +
-				"0/1 nodes are available: 1 Insufficient cpu. preemption: No preemption victims found for incoming preemptor"},
+				"0/1 nodes are available: 1 Insufficient cpu. pod group preemption: No preemption victims found for incoming preemptor"},
 		"without the label": {[]runtime.Object{node("n4", "9"), gangOf("g", 2, 5, oneRack)}, []*v1.Pod{a, b}, "",
 			"False Unschedulable: 0/1 nodes are available: no feasible placements found."},
 		"with those that run":      {append(racks, gangOf("g", 2, 5, oneRack), pod("run", "1", on("n3"), member("g"), priority(5))), []*v1.Pod{a}, "n2", "True Scheduled: "},

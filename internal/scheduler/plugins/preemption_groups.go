@@ -34,10 +34,10 @@ func (d *DefaultPreemption) PodGroupPostFilter(ctx context.Context, _ fwk.PodGro
 	}
 	preemptionAttempts.Inc()
 	r, st := d.findGroupRoom(ctx, group, info.GetUnscheduledPods(), schedule)
-	if st.IsSuccess() {
+	if st.Message() == "" { // there was room after all
 		return r, st
 	}
-	return r, fwk.NewStatus(st.Code(), "preemption: "+st.Message())
+	return r, fwk.NewStatus(st.Code(), "pod group preemption: "+st.Message())
 }
 
 func (d *DefaultPreemption) findGroupRoom(ctx context.Context, group *schedulingv1beta1.PodGroup, pods []*v1.Pod,
@@ -75,7 +75,7 @@ func (d *DefaultPreemption) findGroupRoom(ctx context.Context, group *scheduling
 		return nominateGroup(pods, assigned), nil
 	}
 	d.start(ctx, by, podsOf(victims))
-	return nominateGroup(pods, assigned), nil
+	return nominateGroup(pods, assigned), fwk.NewStatus(fwk.Success, fmt.Sprintf("found a placement for podgroup, preempting %d victims", len(podsOf(victims))))
 }
 
 // nominateGroup nominates the pods for what they are assigned to, and the others for no node any more.
