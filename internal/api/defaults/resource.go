@@ -7,8 +7,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// ResourceClaim asks for one device where the claim does not say how many.
-func ResourceClaim(c *resourcev1.ResourceClaim) { deviceRequests(c.Spec.Devices.Requests) }
+// ResourceClaim asks for one device where the claim does not say how many, and compares taints by their value.
+func ResourceClaim(c *resourcev1.ResourceClaim) {
+	deviceRequests(c.Spec.Devices.Requests)
+	if a := c.Status.Allocation; a != nil {
+		for i := range a.Devices.Results {
+			deviceTolerations(a.Devices.Results[i].Tolerations)
+		}
+	}
+}
 
 // ResourceClaimTemplate does the same for the claims that are made from it.
 func ResourceClaimTemplate(t *resourcev1.ResourceClaimTemplate) {
@@ -20,10 +27,18 @@ func deviceRequests(requests []resourcev1.DeviceRequest) {
 		r := &requests[i]
 		if r.Exactly != nil {
 			deviceCount(&r.Exactly.AllocationMode, &r.Exactly.Count)
+			deviceTolerations(r.Exactly.Tolerations)
 		}
 		for j := range r.FirstAvailable {
 			deviceCount(&r.FirstAvailable[j].AllocationMode, &r.FirstAvailable[j].Count)
+			deviceTolerations(r.FirstAvailable[j].Tolerations)
 		}
+	}
+}
+
+func deviceTolerations(list []resourcev1.DeviceToleration) {
+	for i := range list {
+		set(&list[i].Operator, resourcev1.DeviceTolerationOpEqual)
 	}
 }
 

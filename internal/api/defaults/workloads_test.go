@@ -164,10 +164,11 @@ func TestAutoscalersAndClaims(t *testing.T) {
 		t.Errorf("up %+v, down %+v", up, down)
 	}
 	c := &resourcev1.ResourceClaim{Spec: resourcev1.ResourceClaimSpec{Devices: resourcev1.DeviceClaim{Requests: []resourcev1.DeviceRequest{
-		{Exactly: &resourcev1.ExactDeviceRequest{}}, {FirstAvailable: []resourcev1.DeviceSubRequest{{AllocationMode: resourcev1.DeviceAllocationModeAll}}},
+		{Exactly: &resourcev1.ExactDeviceRequest{Tolerations: []resourcev1.DeviceToleration{{Key: "k"}}}}, {FirstAvailable: []resourcev1.DeviceSubRequest{{AllocationMode: resourcev1.DeviceAllocationModeAll}}},
 	}}}}
 	ResourceClaim(c)
-	if e := c.Spec.Devices.Requests[0].Exactly; e.Count != 1 || e.AllocationMode != resourcev1.DeviceAllocationModeExactCount {
+	if e := c.Spec.Devices.Requests[0].Exactly; e.Count != 1 || e.AllocationMode != resourcev1.DeviceAllocationModeExactCount ||
+		e.Tolerations[0].Operator != resourcev1.DeviceTolerationOpEqual {
 		t.Errorf("%+v", e)
 	}
 	if s := c.Spec.Devices.Requests[1].FirstAvailable[0]; s.Count != 0 {

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 )
 
 // What `make diff-apiserver` found: each of these was accepted here, and refused by upstream.
@@ -90,4 +91,16 @@ func TestHealthOfDevicesInAStatus(t *testing.T) {
 func TestFinalizersHaveADomain(t *testing.T) {
 	check(t, Finalizers([]string{"kubernetes", "orphan", "foregroundDeletion", "example.com/x"}))
 	check(t, Finalizers([]string{"mine"}), `metadata.finalizers[0]: Invalid value: "mine": name is neither a standard finalizer name nor is it fully qualified`)
+}
+
+func TestRatioOfALimitRange(t *testing.T) {
+	item := corev1.LimitRangeItem{Type: corev1.LimitTypeContainer}
+	cpu := func(q string) corev1.ResourceList {
+		return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(q)}
+	}
+	item.Min, item.Max, item.MaxLimitRequestRatio = cpu("500m"), cpu("2"), cpu("4")
+	check(t, LimitRange(&corev1.LimitRange{Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{item}}}))
+	item.MaxLimitRequestRatio = cpu("5")
+	check(t, LimitRange(&corev1.LimitRange{Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{item}}}),
+		`spec.limits[0].maxLimitRequestRatio[cpu]: Invalid value: "5": ratio 5 is greater than max/min = 4.000000`)
 }

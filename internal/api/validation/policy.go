@@ -72,6 +72,14 @@ func (p *problems) limitItem(at path, item *corev1.LimitRangeItem) {
 		if ratio.MilliValue() < 1000 {
 			p.invalid(at.Child("maxLimitRequestRatio").Key(string(r)), ratio.String(), "ratio %s is less than 1", ratio.String())
 		}
+		least, hasLeast := item.Min[r]
+		most, hasMost := item.Max[r]
+		if !hasLeast || !hasMost {
+			continue
+		}
+		if limit := most.AsApproximateFloat64() / least.AsApproximateFloat64(); ratio.AsApproximateFloat64() > limit {
+			p.invalid(at.Child("maxLimitRequestRatio").Key(string(r)), ratio.String(), "ratio %s is greater than max/min = %f", ratio.String(), limit)
+		}
 	}
 }
 

@@ -174,7 +174,7 @@ func normal(v any) any {
 	case map[string]any:
 		for key, child := range v {
 			switch key {
-			case "uid", "creationTimestamp", "resourceVersion", "time", "storageVersionHash", "lastPhaseTransitionTime", "lastTransitionTime":
+			case "uid", "creationTimestamp", "resourceVersion", "time", "storageVersionHash", "lastPhaseTransitionTime", "lastTransitionTime", "timeAdded":
 				delete(v, key)
 				continue
 			case "controller-uid", "batch.kubernetes.io/controller-uid":

@@ -153,6 +153,7 @@ func secrets() registry.Row[*corev1.Secret] {
 			},
 			Validate:       onCreate(validation.Secret),
 			ValidateUpdate: onUpdate(validation.SecretUpdate),
+			Warn:           warnings.Secret,
 		},
 		Fields:      func(s *corev1.Secret) fields.Set { return fields.Set{"type": string(s.Type)} },
 		FieldLabels: []string{"type"},

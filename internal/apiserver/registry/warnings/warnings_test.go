@@ -143,3 +143,9 @@ func TestOfServices(t *testing.T) {
 		})
 	}
 }
+
+func TestOfSecrets(t *testing.T) {
+	same(t, Secret(t.Context(), &corev1.Secret{Type: corev1.SecretTypeOpaque}))
+	same(t, Secret(t.Context(), &corev1.Secret{Type: corev1.SecretTypeTLS, Data: map[string][]byte{"tls.crt": []byte("x")}}),
+		"tls: failed to find any PEM data in certificate input")
+}
