@@ -104,3 +104,12 @@ func TestRatioOfALimitRange(t *testing.T) {
 	check(t, LimitRange(&corev1.LimitRange{Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{item}}}),
 		`spec.limits[0].maxLimitRequestRatio[cpu]: Invalid value: "5": ratio 5 is greater than max/min = 4.000000`)
 }
+
+func TestSecretsOfCSIVolumes(t *testing.T) {
+	p := &problems{}
+	p.secret(nil, &corev1.SecretReference{Name: "a.b", Namespace: "c"})
+	p.secret(nil, nil)
+	check(t, p.list)
+	p.secret(nil, &corev1.SecretReference{Name: "A", Namespace: "c.d"})
+	check(t, p.list, `name: Invalid value: "A"`, `namespace: Invalid value: "c.d"`)
+}

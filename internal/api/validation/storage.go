@@ -305,9 +305,14 @@ func (p *problems) persistentSource(at path, name string, spec *corev1.Persisten
 
 // secret checks a reference to a secret in any namespace.
 func (p *problems) secret(at path, ref *corev1.SecretReference) {
-	if ref != nil {
-		p.present(at.Child("name"), ref.Name)
-		p.present(at.Child("namespace"), ref.Namespace)
+	if ref == nil {
+		return
+	}
+	if p.present(at.Child("name"), ref.Name) {
+		p.subdomain(at.Child("name"), ref.Name)
+	}
+	if p.present(at.Child("namespace"), ref.Namespace) {
+		p.label(at.Child("namespace"), ref.Namespace)
 	}
 }
 
