@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	batchv1 "k8s.io/api/batch/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -120,6 +121,25 @@ func (f Features) PodStatus(pod, old *corev1.Pod) {
 	if len(old.Status.NodeAllocatableResourceClaimStatuses) == 0 { // DRANodeAllocatableResources
 		pod.Status.NodeAllocatableResourceClaimStatuses = nil
 	}
+}
+
+// Node clears the fields of a node that replaces old, which is nil for a new one.
+func (f Features) Node(n, old *corev1.Node) {
+	drop(n, old, func(n *corev1.Node) []slot { return []slot{at(&n.Spec.PodPreemptionPolicy)} }) // InPlacePodVerticalScalingSchedulerPreemption
+	drop(n, old, func(n *corev1.Node) []slot { return []slot{at(&n.Spec.ConfigSource)} })        // removed in Kubernetes 1.24
+	f.NodeStatus(n, old)
+}
+
+// NodeStatus clears the fields of a node's status that replaces old's.
+func (f Features) NodeStatus(n, old *corev1.Node) {
+	drop(n, old, func(n *corev1.Node) []slot { return []slot{at(&n.Status.Config)} }) // removed with the field of the spec
+}
+
+// Lease clears the fields of a lease that replaces old, which is nil for a new one.
+func (f Features) Lease(l, old *coordinationv1.Lease) {
+	drop(l, old, func(l *coordinationv1.Lease) []slot { // CoordinatedLeaderElection
+		return []slot{at(&l.Spec.Strategy), at(&l.Spec.PreferredHolder)}
+	})
 }
 
 // CSINodeStatus clears the fields of what is known of a node's storage, which replaces old's.

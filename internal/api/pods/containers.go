@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
 // Containers yields the init containers of a pod, and then its containers.
@@ -37,6 +39,19 @@ func AllContainers(spec *v1.PodSpec) iter.Seq[*v1.Container] {
 				return
 			}
 		}
+	}
+}
+
+// Visit calls f with all containers, in the order of AllContainers, and where they are in the spec.
+func Visit(spec *v1.PodSpec, at *field.Path, f func(*field.Path, *v1.Container)) {
+	for i := range spec.InitContainers {
+		f(at.Child("initContainers").Index(i), &spec.InitContainers[i])
+	}
+	for i := range spec.Containers {
+		f(at.Child("containers").Index(i), &spec.Containers[i])
+	}
+	for i := range spec.EphemeralContainers {
+		f(at.Child("ephemeralContainers").Index(i), (*v1.Container)(&spec.EphemeralContainers[i].EphemeralContainerCommon))
 	}
 }
 
@@ -92,9 +107,25 @@ func ContainerRef(pod *v1.Pod, name string) *v1.ObjectReference {
 	}
 }
 
-// AppArmorOf returns what an annotation of older releases says of a container's AppArmor profile, or nil if it says
-// nothing that is known.
-func AppArmorOf(annotation string) *v1.AppArmorProfile {
+// OldAppArmor yields the containers of which only an annotation of older releases says what their AppArmor profile is: the
+// annotation, and the profile, or nil if it says nothing that is known, and whether that is the whole pod's anyway.
+func OldAppArmor(annotations map[string]string, spec *v1.PodSpec, f func(c *v1.Container, key string, profile *v1.AppArmorProfile, ofPod bool)) {
+	var whole *v1.AppArmorProfile
+	if spec.SecurityContext != nil {
+		whole = spec.SecurityContext.AppArmorProfile
+	}
+	for c := range AllContainers(spec) {
+		key := v1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix + c.Name
+		annotation, ok := annotations[key]
+		if !ok || c.SecurityContext != nil && c.SecurityContext.AppArmorProfile != nil {
+			continue
+		}
+		profile := appArmorOf(annotation)
+		f(c, key, profile, whole != nil && apiequality.Semantic.DeepEqual(profile, whole))
+	}
+}
+
+func appArmorOf(annotation string) *v1.AppArmorProfile {
 	switch annotation {
 	case v1.DeprecatedAppArmorBetaProfileRuntimeDefault:
 		return &v1.AppArmorProfile{Type: v1.AppArmorProfileTypeRuntimeDefault}

@@ -257,16 +257,3 @@ func (c *podContext) restartPolicy(at path, ctr *corev1.Container) {
 		}
 	}
 }
-
-// visit calls f with every container, and where it is.
-func visit(spec *corev1.PodSpec, at path, f func(path, *corev1.Container)) {
-	for i := range spec.InitContainers {
-		f(at.Child("initContainers").Index(i), &spec.InitContainers[i])
-	}
-	for i := range spec.Containers {
-		f(at.Child("containers").Index(i), &spec.Containers[i])
-	}
-	for i := range spec.EphemeralContainers {
-		f(at.Child("ephemeralContainers").Index(i), (*corev1.Container)(&spec.EphemeralContainers[i].EphemeralContainerCommon))
-	}
-}

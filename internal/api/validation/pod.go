@@ -170,7 +170,7 @@ func (c *podContext) host(at path) {
 			c.forbidden(at.Child(f.name), "when `hostUsers` is false")
 		}
 	}
-	visit(spec, at, func(at path, ctr *corev1.Container) {
+	pods.Visit(spec, at, func(at path, ctr *corev1.Container) {
 		if len(ctr.VolumeDevices) > 0 {
 			c.forbidden(at.Child("volumeDevices"), "when `hostUsers` is false")
 		}

@@ -7,6 +7,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"wherry.dev/internal/api/pods"
 )
 
 func (p *problems) user(at path, id *int64) {
@@ -207,7 +209,7 @@ func (c *podContext) noWindows(spec path) {
 	if sc := c.spec.SecurityContext; sc != nil && sc.WindowsOptions != nil {
 		c.forbidden(spec.Child("securityContext", "windowsOptions"), cannot)
 	}
-	visit(c.spec, spec, func(at path, ctr *corev1.Container) {
+	pods.Visit(c.spec, spec, func(at path, ctr *corev1.Container) {
 		if ctr.SecurityContext != nil && ctr.SecurityContext.WindowsOptions != nil {
 			c.forbidden(at.Child("securityContext", "windowsOptions"), cannot)
 		}
@@ -243,7 +245,7 @@ func (c *podContext) onlyWindows(spec path) {
 			{"seLinuxChangePolicy", sc.SELinuxChangePolicy != nil},
 		})
 	}
-	visit(c.spec, spec, func(at path, ctr *corev1.Container) {
+	pods.Visit(c.spec, spec, func(at path, ctr *corev1.Container) {
 		if sc := ctr.SecurityContext; sc != nil {
 			refuse(at.Child("securityContext"), []setField{
 				{"appArmorProfile", sc.AppArmorProfile != nil},

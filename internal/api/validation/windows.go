@@ -6,6 +6,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
+
+	"wherry.dev/internal/api/pods"
 )
 
 // What Windows allows in names of users.
@@ -87,7 +89,7 @@ func (c *podContext) hostProcesses(spec path) {
 		ofPod = sc.WindowsOptions.HostProcess
 	}
 	all, host := 0, 0
-	visit(c.spec, spec, func(at path, ctr *corev1.Container) {
+	pods.Visit(c.spec, spec, func(at path, ctr *corev1.Container) {
 		all++
 		is := ofPod
 		if sc := ctr.SecurityContext; sc != nil && sc.WindowsOptions != nil && sc.WindowsOptions.HostProcess != nil {

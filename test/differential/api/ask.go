@@ -260,7 +260,7 @@ func (m *match) create(ctx context.Context, b *base) error {
 			b.ours, _ = ours.body.(map[string]any)
 			b.theirs, _ = theirs.body.(map[string]any)
 		} else {
-			fmt.Printf("%s is not valid: %v %v\n", b.kind, ours, theirs)
+			fmt.Printf("%s %v is not valid: ours %d %s\n    upstream's %d %s\n", b.kind, b.object["metadata"], ours.code, said(ours), theirs.code, said(theirs))
 		}
 		return nil
 	}

@@ -43,11 +43,19 @@ var known = []struct{ like, why string }{
 	{`ClusterRole aggregationRule`, "upstream tells one mistake as two"},
 }
 
+// patterns are those of known.
+var patterns = func() (out []*regexp.Regexp) {
+	for _, k := range known {
+		out = append(out, regexp.MustCompile(`(?s)`+k.like))
+	}
+	return out
+}()
+
 // knownTo returns why a difference stays, or "".
 func knownTo(about, what string) string {
-	for _, k := range known {
-		if regexp.MustCompile(`(?s)` + k.like).MatchString(about + ": " + what) {
-			return k.why
+	for i, p := range patterns {
+		if p.MatchString(about + ": " + what) {
+			return known[i].why
 		}
 	}
 	return ""

@@ -30,25 +30,16 @@ func nodes(deps Deps) registry.Row[*corev1.Node] {
 		Table:      printers.Nodes,
 		CheckName:  apivalidation.NameIsDNSSubdomain,
 		Strategy: registry.Strategy[*corev1.Node]{
-			Create: func(_ context.Context, n *corev1.Node) {
-				n.Spec.ConfigSource, n.Spec.PodPreemptionPolicy, n.Status.Config = nil, nil, nil
-			},
-			Update: func(_ context.Context, n, old *corev1.Node) {
-				n.Status = old.Status
-				dropOldOfNode(n, old)
-			},
+			Drop:           deps.Features.Node,
+			Update:         func(_ context.Context, n, old *corev1.Node) { n.Status = old.Status },
 			Warn:           warnings.Node,
 			Validate:       onCreate(validation.Node),
 			ValidateUpdate: onUpdate(validation.NodeUpdate),
 			Reset:          []string{"status"},
 		},
 		Status: &registry.Strategy[*corev1.Node]{
-			Update: func(_ context.Context, n, old *corev1.Node) {
-				n.Spec = old.Spec
-				if old.Status.Config == nil {
-					n.Status.Config = nil
-				}
-			},
+			Drop:           deps.Features.NodeStatus,
+			Update:         func(_ context.Context, n, old *corev1.Node) { n.Spec = old.Spec },
 			ValidateUpdate: onUpdate(validation.NodeUpdate),
 			Reset:          []string{"spec"},
 		},
@@ -59,17 +50,6 @@ func nodes(deps Deps) registry.Row[*corev1.Node] {
 		Endpoints: func(*registry.Endpoints[*corev1.Node]) map[string]rest.Storage {
 			return map[string]rest.Storage{"proxy": node.NewProxy(deps.Kubelets)}
 		},
-	}
-}
-
-// dropOldOfNode clears what no longer has a meaning (a kubelet's configuration in the API), or is alpha and off by default
-// (InPlacePodVerticalScalingSchedulerPreemption).
-func dropOldOfNode(n, old *corev1.Node) {
-	if old.Spec.ConfigSource == nil {
-		n.Spec.ConfigSource = nil
-	}
-	if old.Spec.PodPreemptionPolicy == nil {
-		n.Spec.PodPreemptionPolicy = nil
 	}
 }
 

@@ -2,18 +2,16 @@ package resources
 
 import (
 	"context"
-	"fmt"
 
 	networkingv1 "k8s.io/api/networking/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
-	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"wherry.dev/internal/api/validation"
 	"wherry.dev/internal/apiserver/registry"
 	"wherry.dev/internal/apiserver/registry/printers"
+	"wherry.dev/internal/apiserver/registry/warnings"
 )
 
 func ingresses() registry.Row[*networkingv1.Ingress] {
@@ -36,33 +34,16 @@ func ingresses() registry.Row[*networkingv1.Ingress] {
 			},
 			Validate:       onCreate(validation.Ingress),
 			ValidateUpdate: onUpdate(validation.IngressUpdate),
-			WarnNew:        oldIngressClass,
+			WarnNew:        warnings.Ingress,
 			Reset:          []string{"status"},
 		},
 		Status: &registry.Strategy[ingress]{
 			Update:         func(_ context.Context, i, old ingress) { i.Spec = old.Spec },
 			ValidateUpdate: onUpdate(validation.IngressStatusUpdate),
-			Warn:           oddIngressIPs,
+			Warn:           warnings.IngressStatus,
 			Reset:          []string{"spec"},
 		},
 	}
-}
-
-func oldIngressClass(_ context.Context, i *networkingv1.Ingress) []string {
-	if _, ok := i.Annotations[validation.IngressClassAnnotation]; !ok || i.Spec.IngressClassName != nil {
-		return nil
-	}
-	return []string{fmt.Sprintf("annotation %q is deprecated, please use 'spec.ingressClassName' instead", validation.IngressClassAnnotation)}
-}
-
-func oddIngressIPs(_ context.Context, i *networkingv1.Ingress) []string {
-	var out []string
-	for j, in := range i.Status.LoadBalancer.Ingress {
-		if in.IP != "" {
-			out = append(out, utilvalidation.GetWarningsForIP(field.NewPath("status", "loadBalancer", "ingress").Index(j), in.IP)...)
-		}
-	}
-	return out
 }
 
 func ingressClasses() registry.Row[*networkingv1.IngressClass] {
@@ -103,20 +84,9 @@ func networkPolicies() registry.Row[*networkingv1.NetworkPolicy] {
 			},
 			Validate:       onCreate(validation.NetworkPolicy),
 			ValidateUpdate: onUpdate(validation.NetworkPolicyUpdate),
-			Warn:           oddCIDRs,
+			Warn:           warnings.NetworkPolicy,
 		},
 	}
-}
-
-func oddCIDRs(_ context.Context, n *networkingv1.NetworkPolicy) []string {
-	var out []string
-	validation.IPBlocks(n, func(at *field.Path, b *networkingv1.IPBlock) {
-		out = append(out, utilvalidation.GetWarningsForCIDR(at.Child("cidr"), b.CIDR)...)
-		for i, except := range b.Except {
-			out = append(out, utilvalidation.GetWarningsForCIDR(at.Child("except").Index(i), except)...)
-		}
-	})
-	return out
 }
 
 func serviceCIDRs() registry.Row[*networkingv1.ServiceCIDR] {

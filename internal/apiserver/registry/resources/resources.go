@@ -42,7 +42,7 @@ func All(deps Deps) []registry.Definition {
 		services(deps), endpoints(), limitRanges(), resourceQuotas(), persistentVolumes(), persistentVolumeClaims(deps),
 		replicaSets(deps), deployments(deps), daemonSets(deps), statefulSets(deps), controllerRevisions(), jobs(deps), cronJobs(deps),
 		replicationControllers(deps), podTemplates(deps), podDisruptionBudgets(),
-		leases(), endpointSlices(), runtimeClasses(), priorityClasses(),
+		leases(deps.Features), endpointSlices(), runtimeClasses(), priorityClasses(),
 		certificateSigningRequests(), clusterTrustBundles(), podCertificateRequests(deps), storageClasses(), volumeAttachments(), csiNodes(deps.Features), csiDrivers(),
 		csiStorageCapacities(), volumeAttributesClasses(),
 		ingresses(), ingressClasses(), networkPolicies(), serviceCIDRs(), ipAddresses(), horizontalPodAutoscalers(),

@@ -108,27 +108,11 @@ func csiDrivers() registry.Row[*storagev1.CSIDriver] {
 			},
 			Validate:              onCreate(validation.CSIDriver),
 			ValidateUpdate:        onUpdate(validation.CSIDriverUpdate),
-			WarnNew:               tokensInAttributes,
-			WarnUpdate:            changedTokensInAttributes,
+			WarnNew:               warnings.CSIDriver,
+			WarnUpdate:            warnings.ChangedCSIDriver,
 			NoUnconditionalUpdate: true,
 		},
 	}
-}
-
-// tokensInAttributes warns if a driver receives tokens in volume attributes, because drivers may
-// log these.
-func tokensInAttributes(_ context.Context, d *storagev1.CSIDriver) []string {
-	if len(d.Spec.TokenRequests) == 0 || d.Spec.ServiceAccountTokenInSecrets != nil {
-		return nil
-	}
-	return []string{"spec.serviceAccountTokenInSecrets is unset; if supported by this CSI driver, set to true to prevent possible logging of tokens in volume attributes"}
-}
-
-func changedTokensInAttributes(ctx context.Context, d, old *storagev1.CSIDriver) []string {
-	if apiequality.Semantic.DeepEqual(d.Spec.TokenRequests, old.Spec.TokenRequests) {
-		return nil
-	}
-	return tokensInAttributes(ctx, d)
 }
 
 func csiStorageCapacities() registry.Row[*storagev1.CSIStorageCapacity] {

@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -39,22 +38,16 @@ func Pod(_ context.Context, p *corev1.Pod) []string {
 // Template warns of the same in what a workload's pods are made from.
 func Template(at *field.Path, t *corev1.PodTemplateSpec) []string {
 	out := list(pod(at, &t.Spec, t.Annotations))
-	var ofPod *corev1.AppArmorProfile
-	if t.Spec.SecurityContext != nil {
-		ofPod = t.Spec.SecurityContext.AppArmorProfile
-	}
-	for c := range pods.AllContainers(&t.Spec) {
-		key := corev1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix + c.Name
-		annotation, ok := t.Annotations[key]
-		if !ok || c.SecurityContext != nil && c.SecurityContext.AppArmorProfile != nil {
-			continue
+	pods.OldAppArmor(t.Annotations, &t.Spec, func(_ *corev1.Container, key string, _ *corev1.AppArmorProfile, ofPod bool) {
+		if !ofPod {
+			out.warn(at.Child("metadata", "annotations").Key(key), OldAppArmor)
 		}
-		if ofPod == nil || !apiequality.Semantic.DeepEqual(ofPod, pods.AppArmorOf(annotation)) {
-			out.warn(at.Child("metadata", "annotations").Key(key), `deprecated since v1.30; use the "appArmorProfile" field instead`)
-		}
-	}
+	})
 	return out
 }
+
+// OldAppArmor is said of an annotation that names an AppArmor profile.
+const OldAppArmor = `deprecated since v1.30; use the "appArmorProfile" field instead`
 
 // oldAnnotations are those of pods that nobody reads any more.
 var oldAnnotations = map[string]string{
@@ -83,7 +76,7 @@ func pod(at *field.Path, p *corev1.PodSpec, annotations map[string]string) []str
 	if _, ok := annotations[corev1.SeccompPodAnnotationKey]; ok && (p.SecurityContext == nil || p.SecurityContext.SeccompProfile == nil) {
 		out.warn(at.Child("metadata", "annotations").Key(corev1.SeccompPodAnnotationKey), oldSeccomp)
 	}
-	each(spec, p, func(at *field.Path, c *corev1.Container) {
+	pods.Visit(p, spec, func(at *field.Path, c *corev1.Container) {
 		key := corev1.SeccompContainerAnnotationKeyPrefix + c.Name
 		if _, ok := annotations[key]; ok && (c.SecurityContext == nil || c.SecurityContext.SeccompProfile == nil) {
 			out.warn(field.NewPath("metadata", "annotations").Key(key), oldSeccomp)
@@ -103,19 +96,6 @@ func pod(at *field.Path, p *corev1.PodSpec, annotations map[string]string) []str
 		out = append(out, utilvalidation.GetWarningsForIP(spec.Child("hostAliases").Index(i).Child("ip"), a.IP)...)
 	}
 	return out
-}
-
-// each calls a function for all containers of a pod, in the order of their kinds.
-func each(spec *field.Path, p *corev1.PodSpec, f func(*field.Path, *corev1.Container)) {
-	for i := range p.InitContainers {
-		f(spec.Child("initContainers").Index(i), &p.InitContainers[i])
-	}
-	for i := range p.Containers {
-		f(spec.Child("containers").Index(i), &p.Containers[i])
-	}
-	for i := range p.EphemeralContainers {
-		f(spec.Child("ephemeralContainers").Index(i), (*corev1.Container)(&p.EphemeralContainers[i].EphemeralContainerCommon))
-	}
 }
 
 const matchesNothing = "a null labelSelector results in matching no pod"
@@ -226,7 +206,7 @@ func (l *list) ports(spec *field.Path, p *corev1.PodSpec) {
 	}
 	all, named := map[key][]place{}, map[string]*field.Path{}
 	var ofNames list // come last
-	each(spec, p, func(at *field.Path, c *corev1.Container) {
+	pods.Visit(p, spec, func(at *field.Path, c *corev1.Container) {
 		for i, port := range c.Ports {
 			at := at.Child("ports").Index(i)
 			if port.HostIP != "" && port.HostPort == 0 {

@@ -58,9 +58,7 @@ func Service(_ context.Context, s *corev1.Service) []string {
 func LoadBalancer(_ context.Context, s *corev1.Service) []string {
 	var out []string
 	for i, in := range s.Status.LoadBalancer.Ingress {
-		if in.IP != "" {
-			out = append(out, utilvalidation.GetWarningsForIP(field.NewPath("status", "loadBalancer", "ingress").Index(i), in.IP)...)
-		}
+		out = append(out, balancerIP(i, in.IP)...)
 	}
 	return out
 }

@@ -5,6 +5,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
@@ -93,4 +94,21 @@ func StorageClass(_ context.Context, c *storagev1.StorageClass) []string {
 // StorageCapacity warns of deprecated labels of nodes.
 func StorageCapacity(_ context.Context, c *storagev1.CSIStorageCapacity) []string {
 	return NodeLabels(field.NewPath("nodeTopology"), c.NodeTopology)
+}
+
+// CSIDriver warns if a driver receives tokens in volume attributes, because drivers may
+// log these.
+func CSIDriver(_ context.Context, d *storagev1.CSIDriver) []string {
+	if len(d.Spec.TokenRequests) == 0 || d.Spec.ServiceAccountTokenInSecrets != nil {
+		return nil
+	}
+	return []string{"spec.serviceAccountTokenInSecrets is unset; if supported by this CSI driver, set to true to prevent possible logging of tokens in volume attributes"}
+}
+
+// ChangedCSIDriver does the same, if the tokens are other ones than before.
+func ChangedCSIDriver(ctx context.Context, d, old *storagev1.CSIDriver) []string {
+	if apiequality.Semantic.DeepEqual(d.Spec.TokenRequests, old.Spec.TokenRequests) {
+		return nil
+	}
+	return CSIDriver(ctx, d)
 }
