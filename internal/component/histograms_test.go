@@ -11,7 +11,8 @@ func TestHistogramsAreNativeToo(t *testing.T) {
 	if err := NativeHistograms(); err != nil {
 		t.Fatal(err)
 	}
-	h, r := metrics.NewHistogram(&metrics.HistogramOpts{Name: "h", Help: "A histogram."}), metrics.NewKubeRegistry()
+	h := metrics.NewHistogram(&metrics.HistogramOpts{Name: "h", Help: "A histogram.", Buckets: []float64{1, 2}})
+	r := metrics.NewKubeRegistry()
 	r.MustRegister(h)
 	h.Observe(1)
 	all, err := r.Gather()
