@@ -66,11 +66,7 @@ type inEtcd func(key string) string
 
 func rawOf(t *testing.T, address string) inEtcd {
 	t.Helper()
-	client, err := clientv3.New(clientv3.Config{Endpoints: []string{address}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = client.Close() })
+	client := clientOf(t, address)
 	return func(key string) string {
 		t.Helper()
 		got, err := client.Get(t.Context(), key)
@@ -82,6 +78,16 @@ func rawOf(t *testing.T, address string) inEtcd {
 		}
 		return string(got.Kvs[0].Value)
 	}
+}
+
+func clientOf(t *testing.T, address string) *clientv3.Client {
+	t.Helper()
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{address}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	return client
 }
 
 const plain = "the plain text"

@@ -207,7 +207,7 @@ func (s *Server) openKinds(ctx context.Context) error {
 	if s.cfg.MetricsAPI {
 		s.scraper = metrics.NewScraper(context.WithoutCancel(ctx), s.kubelets)
 	}
-	s.kinds, err = kinds.Open(kinds.Config{
+	s.kinds, err = kinds.Open(ctx, kinds.Config{
 		Auth:    s.auth,
 		Backend: s.backend,
 		Deps: resources.Deps{

@@ -17,7 +17,7 @@ import (
 
 // Scale checks what a /scale endpoint is given.
 func Scale(s *autoscalingv1.Scale) field.ErrorList {
-	p := &problems{list: apivalidation.ValidateObjectMeta(&s.ObjectMeta, true, apivalidation.NameIsDNSSubdomain, field.NewPath("metadata"))}
+	p := &problems{list: metavalidation.ValidateManagedFields(s.ManagedFields, field.NewPath("metadata", "managedFields"))}
 	if s.Spec.Replicas < 0 {
 		p.invalid(field.NewPath("spec", "replicas"), s.Spec.Replicas, mustNotBeNegative)
 	}

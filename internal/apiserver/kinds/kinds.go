@@ -3,6 +3,7 @@
 package kinds
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"strings"
@@ -18,6 +19,7 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/klog/v2"
 	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
 
 	"wherry.dev/internal/api/defaults"
@@ -63,10 +65,18 @@ type Kinds struct {
 // prefixes are the keys in storage that are not the resource's name. They are upstream's, so that
 // either server can read the other's data.
 var prefixes = map[schema.GroupResource]string{
-	{Resource: "endpoints"}:                            "services/endpoints",
-	{Resource: "services"}:                             "services/specs",
-	{Resource: "nodes"}:                                "minions",
-	{Group: "node.k8s.io", Resource: "runtimeclasses"}: "runtimeclasses",
+	{Resource: "endpoints"}:                             "services/endpoints",
+	{Resource: "services"}:                              "services/specs",
+	{Resource: "nodes"}:                                 "minions",
+	{Resource: "replicationcontrollers"}:                "controllers",
+	{Group: "networking.k8s.io", Resource: "ingresses"}: "ingress",
+	{Group: "node.k8s.io", Resource: "runtimeclasses"}:  "runtimeclasses",
+}
+
+// formerly are prefixes that were in use before, of resources whose objects may still be there.
+var formerly = map[schema.GroupResource]string{
+	{Resource: "replicationcontrollers"}:                "replicationcontrollers",
+	{Group: "networking.k8s.io", Resource: "ingresses"}: "ingresses",
 }
 
 func prefix(r schema.GroupResource) string {
@@ -77,7 +87,12 @@ func prefix(r schema.GroupResource) string {
 }
 
 // Open opens the stores.
-func Open(cfg Config) (*Kinds, error) {
+func Open(ctx context.Context, cfg Config) (*Kinds, error) {
+	for r, old := range formerly {
+		if err := cfg.Backend.Move(ctx, r, old, prefix(r)); err != nil {
+			klog.ErrorS(err, "Objects are still stored where an earlier version kept them, and not served; the next start tries again", "resource", r)
+		}
+	}
 	k := &Kinds{
 		Scheme: scheme.New(), cfg: cfg,
 		stored: map[schema.GroupResource]schema.GroupVersion{}, built: map[schema.GroupResource]*registry.Built{},

@@ -6,6 +6,8 @@ package refusal
 import (
 	"context"
 	"errors"
+	"fmt"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -69,7 +71,16 @@ func Of(info rest.UpdatedObjectInfo) rest.UpdatedObjectInfo { return refusing{in
 type refusing struct{ rest.UpdatedObjectInfo }
 
 // UpdatedObject implements rest.UpdatedObjectInfo.
-func (r refusing) UpdatedObject(ctx context.Context, old runtime.Object) (runtime.Object, error) {
-	obj, err := r.UpdatedObjectInfo.UpdatedObject(ctx, old)
+func (r refusing) UpdatedObject(ctx context.Context, old runtime.Object) (obj runtime.Object, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			// A strategic merge patch makes the library panic if lists in it are of other things than it expects.
+			if !strings.Contains(string(debug.Stack()), "/strategicpatch.") {
+				panic(p)
+			}
+			obj, err = nil, apierrors.NewBadRequest(fmt.Sprintf("the strategic merge patch does not fit the object: %v", p))
+		}
+	}()
+	obj, err = r.UpdatedObjectInfo.UpdatedObject(ctx, old)
 	return obj, Change(err)
 }

@@ -59,6 +59,10 @@ type Row[T Object] struct {
 	// Traced makes the creation of an object a step that `wherry trace` draws.
 	Traced bool
 
+	// ReturnDeleted has a deletion answered with the object, and not with a status. It is for the kinds that upstream
+	// answers so.
+	ReturnDeleted bool
+
 	// TTL is how long objects live, in seconds; nil means for ever.
 	TTL func(obj T) uint64
 
@@ -185,8 +189,12 @@ func (r Row[T]) served() []schema.GroupVersion {
 	return append([]schema.GroupVersion{r.Resource.GroupVersion()}, r.Also...)
 }
 
-// AddToScheme implements Definition. Whoever serves the kind in another group names its fields there.
+// AddToScheme implements Definition. Whoever serves the kind in another group names its fields there. A kind without
+// fields of its own has those that the scheme knows of all kinds.
 func (r Row[T]) AddToScheme(s *runtime.Scheme) error {
+	if len(r.FieldLabels) == 0 {
+		return nil
+	}
 	allowed := append([]string{"metadata.name"}, r.FieldLabels...)
 	if r.Namespaced {
 		allowed = append(allowed, "metadata.namespace")
@@ -224,7 +232,8 @@ func (r Row[T]) Build(s *runtime.Scheme, opts generic.RESTOptionsGetter) (*Built
 			}
 			return p
 		},
-		TableConvertor: tableConvertor[T]{r.Table, group},
+		TableConvertor:      tableConvertor[T]{r.Table, group},
+		ReturnDeletedObject: r.ReturnDeleted,
 	}
 	if r.TTL != nil {
 		store.TTLFunc = func(obj runtime.Object, _ uint64, _ bool) (uint64, error) { return r.TTL(obj.(T)), nil }

@@ -268,6 +268,18 @@ func (o *options) GetRESTOptions(resource schema.GroupResource, _ runtime.Object
 	}, nil
 }
 
+// kindless leaves out the kind of the objects of a list, as upstream does: all are of that which the list names.
+type kindless struct{ etcd3.Decoder }
+
+// DecodeListItem implements etcd3.Decoder.
+func (d kindless) DecodeListItem(ctx context.Context, data []byte, rev uint64, newItem func() runtime.Object) (runtime.Object, error) {
+	obj, err := d.Decoder.DecodeListItem(ctx, data, rev, newItem)
+	if _, untyped := obj.(runtime.Unstructured); err == nil && !untyped {
+		obj.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
+	}
+	return obj, err
+}
+
 // openRefusing is the generic.StorageDecorator: storage that says whose fault its errors are.
 func (b *Backend) openRefusing(
 	cfg *storagebackend.ConfigForResource, resourcePrefix string,
@@ -298,7 +310,7 @@ func (b *Backend) open(
 	// Errors name an object that cannot be decrypted or decoded; it can be deleted by
 	// DeleteOptions.ignoreStoreReadErrorWithClusterBreakingPotential (KEP-3926).
 	transformer := tellingTransformer{etcd3.WithCorruptObjErrorHandlingTransformer(b.encryption.transformer(cfg.GroupResource))}
-	decoder := etcd3.WithCorruptObjErrorHandlingDecoder(etcd3.NewDefaultDecoder(cfg.Codec, versioner))
+	decoder := etcd3.WithCorruptObjErrorHandlingDecoder(kindless{etcd3.NewDefaultDecoder(cfg.Codec, versioner)})
 	store, err := etcd3.New(streamed(b.client, cfg.GroupResource), b.compactor, tellingCodec{sharing(cfg.GroupResource, cfg.Codec)}, newFunc, newListFunc,
 		cfg.Prefix, resourcePrefix, cfg.GroupResource, transformer, cfg.LeaseManagerConfig, decoder, versioner)
 	if err != nil {

@@ -33,6 +33,7 @@ type Start func(ctx context.Context, dir string) (*Server, error)
 // Server is an API server that runs, and all that it consists of.
 type Server struct {
 	Config    *rest.Config // of a client with all rights, in protobuf
+	Etcd      string       // the address of its etcd, if that is a process of its own
 	processes []Process
 }
 
@@ -57,31 +58,62 @@ func Wherry(binary string, flags ...string) Start {
 	}
 }
 
-// Upstream starts kube-apiserver, with more flags if there are any, and an etcd.
-func Upstream(binary, etcd string, flags ...string) Start {
+// WherryOn starts our API server with an etcd beside it, as Upstream does.
+func WherryOn(binary, etcd string, flags ...string) Start {
 	return func(ctx context.Context, dir string) (*Server, error) {
-		var ports [3]string
-		for i := range ports {
-			var err error
-			if ports[i], err = FreePort(); err != nil {
-				return nil, err
-			}
-		}
-		clients, peers := "http://127.0.0.1:"+ports[1], "http://127.0.0.1:"+ports[2]
-		store, err := Command(ctx, dir, etcd, "--data-dir", filepath.Join(dir, "etcd"), "--listen-client-urls", clients, "--advertise-client-urls", clients,
-			"--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers, "--initial-cluster", "default="+peers, "--log-level", "error")
+		store, clients, err := startEtcd(ctx, dir, etcd)
 		if err != nil {
 			return nil, err
 		}
-		args := append(common(dir, ports[0]), "--etcd-servers", clients, "--cert-dir", filepath.Join(dir, "pki"), "--authorization-mode", "RBAC",
+		s, err := Wherry(binary, append(flags, "--etcd-servers", clients)...)(ctx, dir)
+		if err != nil {
+			return nil, errors.Join(err, store.End())
+		}
+		s.Etcd, s.processes = clients, append(s.processes, store)
+		return s, nil
+	}
+}
+
+// Upstream starts kube-apiserver, with more flags if there are any, and an etcd.
+func Upstream(binary, etcd string, flags ...string) Start {
+	return func(ctx context.Context, dir string) (*Server, error) {
+		store, clients, err := startEtcd(ctx, dir, etcd)
+		if err != nil {
+			return nil, err
+		}
+		port, err := FreePort()
+		if err != nil {
+			return nil, errors.Join(err, store.End())
+		}
+		args := append(common(dir, port), "--etcd-servers", clients, "--cert-dir", filepath.Join(dir, "pki"), "--authorization-mode", "RBAC",
 			"--service-account-key-file", filepath.Join(dir, "sa.key"), "--service-account-issuer", "https://kubernetes.default.svc")
 		args = append(args, flags...)
 		api, err := Command(ctx, dir, binary, args...)
 		if err != nil {
 			return nil, errors.Join(err, store.End())
 		}
-		return ready(ctx, ports[0], api, store)
+		s, err := ready(ctx, port, api, store)
+		if err != nil {
+			return nil, err
+		}
+		s.Etcd = clients
+		return s, nil
 	}
+}
+
+// startEtcd starts an etcd, and returns the address for its clients.
+func startEtcd(ctx context.Context, dir, binary string) (Process, string, error) {
+	var ports [2]string
+	for i := range ports {
+		var err error
+		if ports[i], err = FreePort(); err != nil {
+			return Process{}, "", err
+		}
+	}
+	clients, peers := "http://127.0.0.1:"+ports[0], "http://127.0.0.1:"+ports[1]
+	store, err := Command(ctx, dir, binary, "--data-dir", filepath.Join(dir, "etcd"), "--listen-client-urls", clients, "--advertise-client-urls", clients,
+		"--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers, "--initial-cluster", "default="+peers, "--log-level", "error")
+	return store, clients, err
 }
 
 // common are the flags that both have.

@@ -24,11 +24,12 @@ import (
 type server struct {
 	host   string
 	client *http.Client
+	etcd   string
 }
 
-func newServer(cfg *rest.Config) (*server, error) {
-	client, err := rest.HTTPClientFor(cfg)
-	return &server{cfg.Host, client}, err
+func newServer(s *servers.Server) (*server, error) {
+	client, err := rest.HTTPClientFor(s.Config)
+	return &server{s.Config.Host, client, s.Etcd}, err
 }
 
 // request is what both are asked.
@@ -47,11 +48,15 @@ type answer struct {
 
 func (s *server) ask(ctx context.Context, r request) (_ answer, err error) {
 	var body []byte
-	if r.body != nil {
+	if text, ok := r.body.(raw); ok {
+		body = []byte(text)
+	} else if r.body != nil {
 		if body, err = json.Marshal(r.body); err != nil {
 			return answer{}, err
 		}
 	}
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, r.method, s.host+r.path, bytes.NewReader(body))
 	if err != nil {
 		return answer{}, err
@@ -66,12 +71,26 @@ func (s *server) ask(ctx context.Context, r request) (_ answer, err error) {
 		return answer{}, err
 	}
 	defer func() { err = errors.Join(err, res.Body.Close()) }()
-	raw, err := io.ReadAll(res.Body)
-	a := answer{code: res.StatusCode, warnings: res.Header.Values("Warning")}
-	if json.Unmarshal(raw, &a.body) != nil {
-		a.body = string(raw)
+	data, err := io.ReadAll(res.Body)
+	return answer{code: res.StatusCode, body: decoded(data), warnings: res.Header.Values("Warning")}, err
+}
+
+// decoded returns a body of JSON: a value, or all of several, as watches have them. Any other body is text.
+func decoded(data []byte) any {
+	var all []any
+	for d := json.NewDecoder(bytes.NewReader(data)); ; {
+		var v any
+		if err := d.Decode(&v); err != nil {
+			switch {
+			case !errors.Is(err, io.EOF) || len(all) == 0:
+				return string(data)
+			case len(all) == 1:
+				return all[0]
+			}
+			return all
+		}
+		all = append(all, v)
 	}
-	return a, err
 }
 
 // endpoint is a resource that is served.
@@ -206,13 +225,32 @@ func (m *match) compareAll(ctx context.Context) error {
 		}
 		bases = append(bases, b)
 	}
+	if len(m.kinds) == 0 && (len(m.parts) == 0 || slices.Contains(m.parts, "keys")) {
+		if err := m.keys(ctx); err != nil {
+			return err
+		}
+	}
 	bases = slices.DeleteFunc(bases, func(b base) bool { return len(m.kinds) > 0 && !slices.Contains(m.kinds, b.kind) })
 	return servers.Each(ctx, atOnce, len(bases), func(ctx context.Context, i int) error {
 		start, b := time.Now(), bases[i]
 		defer func() { fmt.Fprintln(os.Stderr, b.kind, time.Since(start).Round(time.Second)) }()
-		return m.vary(ctx, b, served)
+		for _, p := range parts {
+			if len(m.parts) > 0 && !slices.Contains(m.parts, p.name) || b.ours == nil && p.name != "variants" {
+				continue
+			}
+			if err := p.play(m, ctx, b, served); err != nil {
+				return err
+			}
+		}
+		return nil
 	})
 }
+
+// parts are the sorts of requests. Only the first sends objects that are not stored.
+var parts = []struct {
+	name string
+	play func(*match, context.Context, base, []endpoint) error
+}{{"variants", (*match).vary}, {"reads", (*match).reads}, {"patches", (*match).patches}}
 
 // atOnce is how many kinds are looked at, at once.
 const atOnce = 4

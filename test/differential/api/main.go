@@ -1,8 +1,8 @@
 // Api asks Wherry's API server and upstream's kube-apiserver the same, and compares what they answer: discovery, the
 // objects that are stored of what was sent, with all defaults, and the errors and warnings where something is wrong.
 // What is sent are valid objects of every kind, and the same with one field changed at a time: left out, empty, too
-// long, below zero, twice, or as in upstream's example of an object that has every field. Nearly all of it is a dry
-// run, so that each request stands for itself.
+// long, below zero, twice, or as in upstream's example of an object that has every field. They are read in all forms
+// and by all selectors, and patched in all ways. Nearly all of it is a dry run, so that each request stands for itself.
 //
 //	go run ./test/differential/api -kube-apiserver /path -etcd /path [-kinds Pod,Service] bin/wherry
 package main
@@ -31,7 +31,7 @@ type options struct {
 	wherry, upstream, etcd string
 	dir                    string
 	examples               string
-	kinds                  []string
+	kinds, parts           []string
 	most                   int
 	words, all             bool
 }
@@ -43,6 +43,7 @@ func main() {
 	flag.StringVar(&o.dir, "dir", "", "where the data lie while it runs; by default where temporary files do")
 	flag.StringVar(&o.examples, "examples", "", "the folder of objects that have every field; by default that of the module k8s.io/api")
 	kinds := flag.String("kinds", "", "the kinds to look at; by default all")
+	only := flag.String("parts", "", "what to ask: variants of objects, reads, patches, keys in etcd; by default all")
 	flag.BoolVar(&o.words, "words", false, "compare the words of errors, too, and not only the fields")
 	flag.BoolVar(&o.all, "all", false, "print the differences that are known, too")
 	flag.IntVar(&o.most, "differences", 10000, "print so many differences")
@@ -53,6 +54,9 @@ func main() {
 	}
 	if *kinds != "" {
 		o.kinds = strings.Split(*kinds, ",")
+	}
+	if *only != "" {
+		o.parts = strings.Split(*only, ",")
 	}
 	o.wherry = flag.Arg(0)
 	klog.LogToStderr(false)
@@ -84,7 +88,7 @@ func run(ctx context.Context, o options) (err error) {
 		start servers.Start
 		to    **server
 	}{
-		{"wherry", servers.Wherry(o.wherry), &m.ours},
+		{"wherry", servers.WherryOn(o.wherry, o.etcd), &m.ours},
 		{"upstream", servers.Upstream(o.upstream, o.etcd, "--allow-privileged"), &m.theirs},
 	} {
 		in := filepath.Join(dir, s.name)
@@ -96,7 +100,7 @@ func run(ctx context.Context, o options) (err error) {
 			return fmt.Errorf("%s: %w", s.name, err)
 		}
 		defer func() { err = errors.Join(err, started.Stop()) }()
-		if *s.to, err = newServer(started.Config); err != nil {
+		if *s.to, err = newServer(started); err != nil {
 			return err
 		}
 	}

@@ -143,6 +143,7 @@ func (s *Store) terminate(ctx context.Context, name string, validate rest.Valida
 			ns.DeletionTimestamp = new(metav1.Now())
 		}
 		ns.Status.Phase = corev1.NamespaceTerminating
+		ns.Finalizers = finalizers(ns.Finalizers, opts)
 		return ns, nil
 	}
 	out := &corev1.Namespace{}
@@ -158,6 +159,28 @@ func (s *Store) terminate(ctx context.Context, name string, validate rest.Valida
 		return nil, false, err
 	}
 	return out, false, nil
+}
+
+// finalizers returns those of a namespace whose dependents are to be orphaned, or deleted first, or neither. If a request
+// says nothing of that, they stay.
+func finalizers(now []string, opts *metav1.DeleteOptions) []string {
+	orphan, foreground := slices.Contains(now, metav1.FinalizerOrphanDependents), slices.Contains(now, metav1.FinalizerDeleteDependents)
+	switch {
+	case opts.OrphanDependents != nil: //nolint:staticcheck // older clients send it
+		orphan, foreground = *opts.OrphanDependents, !*opts.OrphanDependents //nolint:staticcheck // as above
+	case opts.PropagationPolicy != nil:
+		orphan = *opts.PropagationPolicy == metav1.DeletePropagationOrphan
+		foreground = *opts.PropagationPolicy == metav1.DeletePropagationForeground
+	}
+	set := func(finalizer string, wanted bool) {
+		now = slices.DeleteFunc(slices.Clone(now), func(f string) bool { return f == finalizer })
+		if wanted {
+			now = append(now, finalizer)
+		}
+	}
+	set(metav1.FinalizerOrphanDependents, orphan)
+	set(metav1.FinalizerDeleteDependents, foreground)
+	return now
 }
 
 // PrepareCreate gives a new namespace the finalizer that the controller removes.

@@ -9,7 +9,6 @@ import (
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -58,10 +57,6 @@ func replicaSets(deps Deps) registry.Row[*appsv1.ReplicaSet] {
 			Selector: func(r rs) (labels.Selector, error) { return metav1.LabelSelectorAsSelector(r.Spec.Selector) },
 			Table:    printers.Scales,
 		},
-		Fields: func(r rs) fields.Set {
-			return fields.Set{"status.replicas": strconv.Itoa(int(r.Status.Replicas))}
-		},
-		FieldLabels: []string{"status.replicas"},
 	}
 }
 

@@ -71,6 +71,7 @@ func namespaces() registry.Row[*corev1.Namespace] {
 			Canonicalize:   namespace.Canonicalize,
 			Reset:          []string{"status"},
 		},
+		ReturnDeleted: true,
 		Status: &registry.Strategy[*corev1.Namespace]{
 			Update:         func(_ context.Context, obj, old *corev1.Namespace) { obj.Spec = old.Spec },
 			ValidateUpdate: onUpdate(validation.NamespaceStatus),
@@ -155,6 +156,7 @@ func serviceAccounts(deps Deps) registry.Row[*corev1.ServiceAccount] {
 			Create: func(_ context.Context, a *corev1.ServiceAccount) { onlyNames(a.Secrets) },
 			Update: func(_ context.Context, a, _ *corev1.ServiceAccount) { onlyNames(a.Secrets) },
 		},
+		ReturnDeleted: true,
 		Endpoints: func(*registry.Endpoints[*corev1.ServiceAccount]) map[string]rest.Storage {
 			return map[string]rest.Storage{"token": deps.Tokens}
 		},
@@ -189,6 +191,7 @@ func services(deps Deps) registry.Row[*corev1.Service] {
 			Warn:           warnings.Service,
 			Reset:          []string{"status"},
 		},
+		ReturnDeleted: true,
 		Status: &registry.Strategy[*corev1.Service]{
 			Update:         func(_ context.Context, s, old *corev1.Service) { s.Spec = old.Spec },
 			ValidateUpdate: onUpdate(validation.ServiceStatusUpdate),

@@ -40,7 +40,10 @@ func deviceTaintRules() registry.Row[*resourcev1.DeviceTaintRule] {
 			Validate:       onCreate(validation.DeviceTaintRule),
 			ValidateUpdate: onUpdate(validation.DeviceTaintRuleUpdate),
 			Reset:          []string{"status"},
+
+			NoUnconditionalUpdate: true,
 		},
+		ReturnDeleted: true,
 		Status: &registry.Strategy[rule]{
 			Update: func(_ context.Context, r, old rule) {
 				r.Spec = old.Spec
@@ -48,6 +51,8 @@ func deviceTaintRules() registry.Row[*resourcev1.DeviceTaintRule] {
 			},
 			ValidateUpdate: onUpdate(validation.DeviceTaintRuleStatusUpdate),
 			Reset:          []string{"metadata", "spec"},
+
+			NoUnconditionalUpdate: true,
 		},
 	}
 }

@@ -40,6 +40,7 @@ func deviceClasses() registry.Row[*resourcev1.DeviceClass] {
 				return validation.DeviceClassUpdate(c, old, deviceExpression)
 			},
 		},
+		ReturnDeleted: true,
 	}
 }
 
@@ -88,6 +89,7 @@ func resourceClaims(deps Deps) registry.Row[*resourcev1.ResourceClaim] {
 			ValidateUpdate: onUpdate(validation.ResourceClaimUpdate),
 			Reset:          []string{"status"},
 		},
+		ReturnDeleted: true,
 		Status: &registry.Strategy[claim]{
 			Update: func(_ context.Context, c, old claim) {
 				c.Spec = old.Spec
@@ -149,6 +151,7 @@ func resourceClaimTemplates(deps Deps) registry.Row[*resourcev1.ResourceClaimTem
 			},
 			ValidateUpdate: onUpdate(validation.ResourceClaimTemplateUpdate),
 		},
+		ReturnDeleted: true,
 	}
 }
 
@@ -180,6 +183,7 @@ func resourceSlices() registry.Row[*resourcev1.ResourceSlice] {
 				return []string{fmt.Sprintf("spec.driver: driver names should be lowercase; %q contains uppercase characters", s.Spec.Driver)}
 			},
 		},
+		ReturnDeleted: true,
 		Fields: func(s slice) fields.Set {
 			return fields.Set{
 				resourcev1.ResourceSliceSelectorNodeName: ptr.Deref(s.Spec.NodeName, ""), resourcev1.ResourceSliceSelectorDriver: s.Spec.Driver,

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/registry/rest"
 
 	"wherry.dev/internal/api/validation"
 	"wherry.dev/internal/apiserver/registry"
@@ -29,6 +30,7 @@ func events(deps Deps) registry.Row[*corev1.Event] {
 		Table:      printers.Events,
 		Strategy: registry.Strategy[*corev1.Event]{
 			CreateOnUpdate: true,
+			Garbage:        rest.Unsupported, // nothing depends on events
 			Validate: func(ctx context.Context, e *corev1.Event) field.ErrorList {
 				if newGroup(ctx) {
 					return validation.StrictEvent(e)

@@ -36,12 +36,19 @@ func flowSchemas() registry.Row[*flowcontrolv1.FlowSchema] {
 		Status: &registry.Strategy[flow]{
 			Update: func(_ context.Context, s, old flow) {
 				s.Spec = old.Spec
-				metav1.ResetObjectMetaForStatus(&s.ObjectMeta, &old.ObjectMeta)
+				keepMeta(&s.ObjectMeta, &old.ObjectMeta)
 			},
 			ValidateUpdate: always(validation.FlowSchemaStatus),
 			Reset:          []string{"metadata", "spec"},
 		},
 	}
+}
+
+// keepMeta keeps all of an object's metadata but who manages its fields.
+func keepMeta(now, was *metav1.ObjectMeta) {
+	managed := now.ManagedFields
+	*now = *was
+	now.ManagedFields = managed
 }
 
 func priorityLevelConfigurations() registry.Row[*flowcontrolv1.PriorityLevelConfiguration] {
@@ -69,7 +76,7 @@ func priorityLevelConfigurations() registry.Row[*flowcontrolv1.PriorityLevelConf
 		Status: &registry.Strategy[level]{
 			Update: func(_ context.Context, l, old level) {
 				l.Spec = old.Spec
-				metav1.ResetObjectMetaForStatus(&l.ObjectMeta, &old.ObjectMeta)
+				keepMeta(&l.ObjectMeta, &old.ObjectMeta)
 			},
 			ValidateUpdate: always(validation.PriorityLevelConfigurationStatus),
 			Reset:          []string{"metadata", "spec"},

@@ -7,7 +7,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/kubectl/pkg/util/qos"
 
@@ -41,6 +40,7 @@ func pods(deps Deps) registry.Row[*corev1.Pod] {
 			Graceful:       pod.Graceful,
 			Reset:          []string{"status"},
 		},
+		ReturnDeleted: true,
 		Status: &registry.Strategy[*corev1.Pod]{
 			Drop:           deps.Features.PodStatus,
 			Update:         pod.PrepareStatus,
@@ -51,9 +51,6 @@ func pods(deps Deps) registry.Row[*corev1.Pod] {
 		FieldLabels: pod.FieldLabels,
 		Index: &registry.Index[*corev1.Pod]{
 			Field: "spec.nodeName", Value: func(p *corev1.Pod) string { return p.Spec.NodeName },
-		},
-		Customize: func(main, _ *genericregistry.Store) {
-			main.ReturnDeletedObject = true
 		},
 		Endpoints: func(row *registry.Endpoints[*corev1.Pod]) map[string]rest.Storage {
 			out := map[string]rest.Storage{

@@ -29,6 +29,7 @@ func resourceQuotas() registry.Row[*corev1.ResourceQuota] {
 			ValidateUpdate: onUpdate(validation.ResourceQuotaUpdate),
 			Reset:          []string{"status"},
 		},
+		ReturnDeleted: true,
 		Status: &registry.Strategy[*corev1.ResourceQuota]{
 			Update:         func(_ context.Context, q, old *corev1.ResourceQuota) { q.Spec = old.Spec },
 			ValidateUpdate: onUpdate(validation.ResourceQuotaStatusUpdate),

@@ -47,6 +47,8 @@ func workloads(f gated.Features) registry.Row[*schedulingv1beta1.Workload] {
 			Drop:           f.Workload,
 			Validate:       onCreate(validation.Workload),
 			ValidateUpdate: onUpdate(validation.WorkloadUpdate),
+
+			NoUnconditionalUpdate: true,
 		},
 	}
 }
@@ -69,6 +71,8 @@ func podGroups(f gated.Features) registry.Row[*schedulingv1beta1.PodGroup] {
 			Validate:       onCreate(validation.PodGroup),
 			ValidateUpdate: onUpdate(validation.PodGroupUpdate),
 			Reset:          []string{"status"},
+
+			NoUnconditionalUpdate: true,
 		},
 		Status: &registry.Strategy[group]{
 			Drop: f.PodGroupStatus,
@@ -78,6 +82,8 @@ func podGroups(f gated.Features) registry.Row[*schedulingv1beta1.PodGroup] {
 			},
 			ValidateUpdate: always(validation.PodGroupStatus),
 			Reset:          []string{"metadata", "spec"},
+
+			NoUnconditionalUpdate: true,
 		},
 	}
 }

@@ -30,6 +30,7 @@ func storageClasses() registry.Row[*storagev1.StorageClass] {
 			ValidateUpdate: onUpdate(validation.StorageClassUpdate),
 			Warn:           warnings.StorageClass,
 		},
+		ReturnDeleted: true,
 	}
 }
 
@@ -50,6 +51,7 @@ func volumeAttachments() registry.Row[*storagev1.VolumeAttachment] {
 			Reset:                 []string{"status"},
 			NoUnconditionalUpdate: true,
 		},
+		ReturnDeleted: true,
 		Status: &registry.Strategy[*storagev1.VolumeAttachment]{
 			Update: func(_ context.Context, a, old *storagev1.VolumeAttachment) {
 				a.Spec = old.Spec
@@ -80,6 +82,7 @@ func csiNodes(f gated.Features) registry.Row[*storagev1.CSINode] {
 			Reset:                 []string{"status"},
 			NoUnconditionalUpdate: true,
 		},
+		ReturnDeleted: true,
 		Status: &registry.Strategy[*storagev1.CSINode]{
 			Drop: f.CSINodeStatus,
 			Update: func(_ context.Context, n, old *storagev1.CSINode) {
@@ -112,6 +115,7 @@ func csiDrivers() registry.Row[*storagev1.CSIDriver] {
 			WarnUpdate:            warnings.ChangedCSIDriver,
 			NoUnconditionalUpdate: true,
 		},
+		ReturnDeleted: true,
 	}
 }
 
@@ -148,5 +152,6 @@ func volumeAttributesClasses() registry.Row[*storagev1.VolumeAttributesClass] {
 			Validate:       onCreate(validation.VolumeAttributesClass),
 			ValidateUpdate: onUpdate(validation.VolumeAttributesClassUpdate),
 		},
+		ReturnDeleted: true,
 	}
 }

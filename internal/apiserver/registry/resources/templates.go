@@ -97,5 +97,6 @@ func podTemplates(deps Deps) registry.Row[*corev1.PodTemplate] {
 				return warnings.Template(at, &t.Template)
 			},
 		},
+		ReturnDeleted: true,
 	}
 }

@@ -6,7 +6,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/utils/ptr"
 
 	"wherry.dev/internal/api/validation"
@@ -35,6 +34,7 @@ func persistentVolumes() registry.Row[*corev1.PersistentVolume] {
 			Warn:           warnings.Volume,
 			Reset:          []string{"status"},
 		},
+		ReturnDeleted: true,
 		Status: &registry.Strategy[*corev1.PersistentVolume]{
 			Update: func(_ context.Context, v, old *corev1.PersistentVolume) {
 				v.Spec = old.Spec
@@ -43,8 +43,6 @@ func persistentVolumes() registry.Row[*corev1.PersistentVolume] {
 			ValidateUpdate: onUpdate(validation.PersistentVolumeStatus),
 			Reset:          []string{"spec"},
 		},
-		Fields:      func(v *corev1.PersistentVolume) fields.Set { return fields.Set{"name": v.Name} },
-		FieldLabels: []string{"name"},
 	}
 }
 
@@ -84,6 +82,7 @@ func persistentVolumeClaims(deps Deps) registry.Row[*corev1.PersistentVolumeClai
 			Warn:           warnings.Claim,
 			Reset:          []string{"status"},
 		},
+		ReturnDeleted: true,
 		Status: &registry.Strategy[*corev1.PersistentVolumeClaim]{
 			Drop:           deps.Features.ClaimStatus,
 			Update:         func(_ context.Context, c, old *corev1.PersistentVolumeClaim) { c.Spec = old.Spec },

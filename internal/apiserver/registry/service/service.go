@@ -28,7 +28,6 @@ func (a *Allocator) Customize(store *genericregistry.Store) {
 	store.BeginCreate = a.beginCreate
 	store.BeginUpdate = a.beginUpdate
 	store.AfterDelete = a.afterDelete
-	store.ReturnDeletedObject = true
 }
 
 // ownerOf returns a name that identifies this very service.
@@ -48,6 +47,9 @@ func (a *Allocator) beginCreate(ctx context.Context, obj runtime.Object, opts *m
 func (a *Allocator) beginUpdate(ctx context.Context, obj, oldObj runtime.Object, opts *metav1.UpdateOptions) (genericregistry.FinishFunc, error) {
 	s, old := obj.(*corev1.Service), oldObj.(*corev1.Service)
 	attemptsIn(ctx).next()
+	if s.UID != "" && s.UID != old.UID {
+		return func(context.Context, bool) {}, nil // it is refused next, and gets nothing
+	}
 	s.UID, s.Namespace = old.UID, old.Namespace
 	Carry(s, old)
 	dry := dryrun.IsDryRun(opts.DryRun)
