@@ -7,6 +7,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -27,6 +28,11 @@ func TestPatchesThatDoNotFit(t *testing.T) {
 	_, err := services.Patch(ctx, "s", types.StrategicMergePatchType, []byte(`{"spec":{"$setElementOrder/ipFamilies":[{"name":"none"}]}}`), metav1.PatchOptions{})
 	if !apierrors.IsBadRequest(err) || !strings.Contains(err.Error(), "the strategic merge patch does not fit the object") {
 		t.Errorf("an order of other things: %v", err)
+	}
+	_, err = services.Patch(ctx, "s", types.StrategicMergePatchType, []byte(`{"spec":{"$setElementOrder/ipFamilies":[{"name":"none"}]}}`),
+		metav1.PatchOptions{DryRun: []string{"All"}})
+	if !apierrors.IsBadRequest(err) {
+		t.Errorf("in a dry run: %v", err)
 	}
 	_, err = services.Patch(ctx, "s", types.MergePatchType, []byte(`{"metadata":{"uid":"other"}}`), metav1.PatchOptions{})
 	refused(t, err, `Service "s" is invalid: metadata.uid: Invalid value: "other": field is immutable`)
@@ -115,5 +121,25 @@ func TestStatusOfFlowSchemasIsAllThatItsEndpointChanges(t *testing.T) {
 	out, err := flows.Patch(ctx, "exempt", types.MergePatchType, []byte(`{"metadata":{"uid":"x","generateName":"y","labels":{"a":"b"}}}`), metav1.PatchOptions{}, "status")
 	if err != nil || out.UID == "x" || out.GenerateName != "" || out.Labels["a"] != "" {
 		t.Errorf("%v, %v", out, err)
+	}
+}
+
+// TestMetadataOfASliceAreNoNewGeneration: they were one if they were applied.
+func TestMetadataOfASliceAreNoNewGeneration(t *testing.T) {
+	s := start(t)
+	ctx, slices := t.Context(), kubernetes.NewForConfigOrDie(s.ClientConfig("admin", "system:masters")).DiscoveryV1().EndpointSlices("default")
+	slice := &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{Name: "s"}, AddressType: discoveryv1.AddressTypeIPv4,
+		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"192.0.2.1"}}},
+	}
+	if _, err := slices.Create(ctx, slice, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for metadata, want := range map[string]int64{`"annotations":{"a":"b"}`: 1, `"labels":{"a":"b"}`: 2} {
+		body := []byte(`{"apiVersion":"discovery.k8s.io/v1","kind":"EndpointSlice","metadata":{"name":"s",` + metadata + `}}`)
+		out, err := slices.Patch(ctx, "s", types.ApplyPatchType, body, metav1.PatchOptions{FieldManager: "m", DryRun: []string{"All"}})
+		if err != nil || out.Generation != want {
+			t.Errorf("%s: generation %d, %v", metadata, out.Generation, err)
+		}
 	}
 }

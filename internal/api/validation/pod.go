@@ -88,6 +88,9 @@ func (c *podContext) podSpec(at path, podName string, mirror bool) {
 		corev1.RestartPolicyAlways, corev1.RestartPolicyOnFailure, corev1.RestartPolicyNever)
 	c.host(at)
 	c.dns(at)
+	if c.spec.ShareProcessNamespace != nil && *c.spec.ShareProcessNamespace && c.spec.HostPID {
+		c.invalid(at.Child("shareProcessNamespace"), true, "ShareProcessNamespace and HostPID cannot both be enabled")
+	}
 	c.podSecurity(at.Child("securityContext"))
 	c.hostProcesses(at)
 	c.names(at)

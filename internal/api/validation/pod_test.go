@@ -322,7 +322,7 @@ func TestSecurityAndHost(t *testing.T) {
 			first(p).Ports = []corev1.ContainerPort{{ContainerPort: 80, HostPort: 81, Protocol: "TCP"}}
 		}, []string{"spec.containers[0].ports[0].hostPort: Invalid value: 81: must match `containerPort` when `hostNetwork` is true"}},
 		{"user namespace with the host's", func(p *corev1.Pod) { p.Spec.HostUsers, p.Spec.HostPID = new(false), true }, []string{"spec.HostPID: Forbidden: when `hostUsers` is false"}},
-		{"process namespace twice", func(p *corev1.Pod) { p.Spec.HostPID, p.Spec.ShareProcessNamespace = true, new(true) }, []string{"spec.securityContext.shareProcessNamespace: Invalid value: true: ShareProcessNamespace and HostPID cannot both be enabled"}},
+		{"process namespace twice", func(p *corev1.Pod) { p.Spec.HostPID, p.Spec.ShareProcessNamespace = true, new(true) }, []string{"spec.shareProcessNamespace: Invalid value: true: ShareProcessNamespace and HostPID cannot both be enabled"}},
 		{"user", func(p *corev1.Pod) { p.Spec.SecurityContext.RunAsUser = new(int64(-1)) }, []string{"spec.securityContext.runAsUser: Invalid value: -1: must be between 0 and 2147483647, inclusive"}},
 		{"privileged and not", func(p *corev1.Pod) {
 			first(p).SecurityContext = &corev1.SecurityContext{Privileged: new(true), AllowPrivilegeEscalation: new(false)}

@@ -238,9 +238,11 @@ func (p *problems) podClaims(at path, claims []corev1.PodResourceClaim, mirror b
 			p.invalid(at, c, "at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified")
 		case c.ResourceClaimName == nil && c.ResourceClaimTemplateName == nil:
 			p.invalid(at, c, "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`")
-		case c.ResourceClaimName != nil:
+		}
+		if c.ResourceClaimName != nil {
 			p.subdomain(at.Child("resourceClaimName"), *c.ResourceClaimName)
-		default:
+		}
+		if c.ResourceClaimTemplateName != nil {
 			p.subdomain(at.Child("resourceClaimTemplateName"), *c.ResourceClaimTemplateName)
 		}
 	}

@@ -25,9 +25,6 @@ func (p *problems) group(at path, id *int64) {
 
 func (c *podContext) podSecurity(at path) {
 	sc := c.spec.SecurityContext
-	if c.spec.ShareProcessNamespace != nil && *c.spec.ShareProcessNamespace && c.spec.HostPID {
-		c.invalid(at.Child("shareProcessNamespace"), true, "ShareProcessNamespace and HostPID cannot both be enabled")
-	}
 	if sc == nil {
 		return
 	}

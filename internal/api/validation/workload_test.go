@@ -377,6 +377,6 @@ func TestPodDisruptionBudgets(t *testing.T) {
 func TestScales(t *testing.T) {
 	s := &autoscalingv1.Scale{ObjectMeta: metav1.ObjectMeta{Name: "w", Namespace: "default"}}
 	check(t, Scale(s))
-	s.Spec.Replicas, s.Name = -1, "A"
-	check(t, Scale(s), `metadata.name: Invalid value: "A"`, "spec.replicas: Invalid value: -1: must be greater than or equal to 0")
+	s.Spec.Replicas, s.Labels = -1, map[string]string{"-": "b"} // of the labels nothing is kept
+	check(t, Scale(s), "spec.replicas: Invalid value: -1: must be greater than or equal to 0")
 }

@@ -210,6 +210,7 @@ func normal(v any) any {
 		case age.MatchString(v):
 			return "some time"
 		}
+		return own.ReplaceAllString(v, "…")
 	}
 	return v
 }

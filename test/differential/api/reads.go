@@ -29,7 +29,7 @@ var listings = []string{
 	"resourceVersion=-1", "resourceVersion=1&resourceVersionMatch=Exact", "resourceVersion=0&resourceVersionMatch=Exact",
 	"resourceVersion=0&resourceVersionMatch=NotOlderThan", "resourceVersionMatch=Exact", "resourceVersionMatch=NotOlderThan",
 	"resourceVersion=0&resourceVersionMatch=Other", "resourceVersion=0&resourceVersionMatch=NotOlderThan&limit=1",
-	"sendInitialEvents=true", "sendInitialEvents=false", "sendInitialEvents=x", "allowWatchBookmarks=x", "timeout=x", "timeout=1ns",
+	"sendInitialEvents=true", "sendInitialEvents=false", "sendInitialEvents=x", "allowWatchBookmarks=x", "timeout=x",
 	"watch=x", "watch=1&sendInitialEvents=true", "watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan",
 	"watch=1&sendInitialEvents=true&resourceVersionMatch=Exact&allowWatchBookmarks=true", "watch=1&sendInitialEvents=false",
 	"watch=1&resourceVersionMatch=NotOlderThan", "watch=1&limit=1&resourceVersion=x", "watch=1&resourceVersion=1x", "pretty=true", "pretty=x",

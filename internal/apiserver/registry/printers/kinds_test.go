@@ -41,9 +41,10 @@ func TestNetworkColumns(t *testing.T) {
 
 func TestStorageMigrationColumns(t *testing.T) {
 	m := read[storagemigrationv1.StorageVersionMigration](t, `{metadata: {name: m}, spec: {resource: {group: example.com, resource: widgets}}}`)
-	equal(t, StorageVersionMigrations.Cells(m, now), []any{"m", "widgets.example.com"})
+	equal(t, StorageVersionMigrations.Cells(m, now), []any{"m", "widgets.example.com", "Unknown"})
 	m.Spec.Resource = metav1.GroupResource{Resource: "secrets"}
-	equal(t, StorageVersionMigrations.Cells(m, now), []any{"m", "secrets"})
+	m.Status.Conditions = []metav1.Condition{{Type: "Running", Status: metav1.ConditionFalse}, {Type: "Succeeded", Status: metav1.ConditionTrue}}
+	equal(t, StorageVersionMigrations.Cells(m, now), []any{"m", "secrets", "Succeeded"})
 }
 
 func TestFlowControlColumns(t *testing.T) {

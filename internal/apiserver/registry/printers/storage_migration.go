@@ -12,8 +12,14 @@ import (
 
 // StorageVersionMigrations is the table of storage version migrations.
 var StorageVersionMigrations = registry.Table[*storagemigrationv1.StorageVersionMigration]{
-	Columns: []metav1.TableColumnDefinition{nameColumn, column("Resource", "Fully qualified resource to migrate")},
+	Columns: []metav1.TableColumnDefinition{nameColumn, column("Resource", "GroupResource to migrate"), column("Status", "Status of the migration")},
 	Cells: func(m *storagemigrationv1.StorageVersionMigration, _ time.Time) []any {
-		return []any{m.Name, schema.GroupResource(m.Spec.Resource).String()}
+		status := "Unknown"
+		for _, c := range m.Status.Conditions {
+			if c.Status == metav1.ConditionTrue {
+				status = c.Type
+			}
+		}
+		return []any{m.Name, schema.GroupResource(m.Spec.Resource).String(), status}
 	},
 }

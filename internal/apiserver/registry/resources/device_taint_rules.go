@@ -43,7 +43,6 @@ func deviceTaintRules() registry.Row[*resourcev1.DeviceTaintRule] {
 
 			NoUnconditionalUpdate: true,
 		},
-		ReturnDeleted: true,
 		Status: &registry.Strategy[rule]{
 			Update: func(_ context.Context, r, old rule) {
 				r.Spec = old.Spec

@@ -37,7 +37,7 @@ func endpointSlices() registry.Row[*discoveryv1.EndpointSlice] {
 			Update: func(_ context.Context, s, old *discoveryv1.EndpointSlice) {
 				dropTopology(s)
 				a, b := *s, *old
-				a.ObjectMeta, b.ObjectMeta = old.ObjectMeta, old.ObjectMeta
+				a.ObjectMeta, a.TypeMeta = b.ObjectMeta, b.TypeMeta
 				bump(s, old, !apiequality.Semantic.DeepEqual(&a, &b) || !apiequality.Semantic.DeepEqual(s.Labels, old.Labels))
 			},
 			Validate:       exceptOwn(onCreate(validation.EndpointSlice)),
