@@ -8,8 +8,13 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	rbacv1beta1 "k8s.io/api/rbac/v1beta1"
+	resourcev1beta2 "k8s.io/api/resource/v1beta2"
+	storagemigrationv1beta1 "k8s.io/api/storagemigration/v1beta1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
 	"wherry.dev/internal/apiserver/storage"
@@ -88,4 +93,62 @@ func TestIngressesAreWhereUpstreamKeepsThem(t *testing.T) {
 	if err != nil || left.Count > 0 {
 		t.Errorf("left behind: %v, %v", left, err)
 	}
+}
+
+// TestObjectsInUpstreamsVersionsAreRead: upstream's 1.37 stores rules about devices and storage migrations in beta
+// versions. A server on its data could read none of them.
+func TestObjectsInUpstreamsVersionsAreRead(t *testing.T) {
+	etcd := externalEtcd(t, 0)
+	client := clientOf(t, etcd)
+	meta := metav1.ObjectMeta{Name: "a", UID: "u", CreationTimestamp: metav1.Now()}
+	for key, obj := range map[string]interface {
+		runtime.Object
+		Marshal() ([]byte, error)
+	}{
+		"devicetaintrules": &resourcev1beta2.DeviceTaintRule{
+			TypeMeta: metav1.TypeMeta{APIVersion: "resource.k8s.io/v1beta2", Kind: "DeviceTaintRule"}, ObjectMeta: meta,
+			Spec: resourcev1beta2.DeviceTaintRuleSpec{Taint: resourcev1beta2.DeviceTaint{Key: "k", Effect: "NoExecute"}},
+		},
+		"storageversionmigrations": &storagemigrationv1beta1.StorageVersionMigration{
+			TypeMeta: metav1.TypeMeta{APIVersion: "storagemigration.k8s.io/v1beta1", Kind: "StorageVersionMigration"}, ObjectMeta: meta,
+			Spec: storagemigrationv1beta1.StorageVersionMigrationSpec{Resource: metav1.GroupResource{Resource: "secrets"}},
+		},
+		"clusterroles": &rbacv1beta1.ClusterRole{
+			TypeMeta: metav1.TypeMeta{APIVersion: "rbac.authorization.k8s.io/v1beta1", Kind: "ClusterRole"}, ObjectMeta: meta,
+			Rules: []rbacv1beta1.PolicyRule{{Verbs: []string{"get"}, NonResourceURLs: []string{"/x"}}},
+		},
+	} {
+		data, err := obj.Marshal()
+		if err != nil {
+			t.Fatal(err)
+		}
+		version, kind := obj.GetObjectKind().GroupVersionKind().ToAPIVersionAndKind()
+		u := runtime.Unknown{TypeMeta: runtime.TypeMeta{APIVersion: version, Kind: kind}, Raw: data}
+		if data, err = u.Marshal(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := client.Put(t.Context(), "/registry/"+key+"/a", "k8s\x00"+string(data)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, c := t.Context(), admin(t, start(t, func(c *Config) { c.EtcdServers = []string{etcd} }))
+	rules, err := c.ResourceV1().DeviceTaintRules().List(ctx, metav1.ListOptions{})
+	if err != nil || len(rules.Items) != 1 || rules.Items[0].Spec.Taint.Key != "k" {
+		t.Errorf("%v, %v", rules, err)
+	}
+	migration, err := c.StoragemigrationV1().StorageVersionMigrations().Get(ctx, "a", metav1.GetOptions{})
+	if err != nil || migration.Spec.Resource.Resource != "secrets" {
+		t.Errorf("%v, %v", migration, err)
+	}
+	patch := []byte(`{"metadata":{"labels":{"a":"b"}}}`)
+	role, err := c.RbacV1().ClusterRoles().Patch(ctx, "a", types.MergePatchType, patch, metav1.PatchOptions{})
+	if err != nil || role.Rules[0].NonResourceURLs[0] != "/x" {
+		t.Errorf("%v, %v", role, err)
+	}
+	if v := rawOf(t, etcd)("/registry/clusterroles/a"); strings.Contains(v, "v1beta1") {
+		t.Errorf("stored again as %q", v)
+	}
+	err = c.RbacV1().RESTClient().Post().Resource("clusterroles").Body([]byte(`{"apiVersion":"rbac.authorization.k8s.io/v1beta1","kind":"ClusterRole"}`)).
+		SetHeader("Content-Type", "application/json").Do(ctx).Error()
+	refused(t, err, "the API version in the data (rbac.authorization.k8s.io/v1beta1) does not match the expected API version (rbac.authorization.k8s.io/v1)")
 }

@@ -30,13 +30,18 @@ import (
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	nodev1 "k8s.io/api/node/v1"
+	nodev1beta1 "k8s.io/api/node/v1beta1"
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	rbacv1beta1 "k8s.io/api/rbac/v1beta1"
 	resourcev1 "k8s.io/api/resource/v1"
+	resourcev1beta2 "k8s.io/api/resource/v1beta2"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
 	storagev1 "k8s.io/api/storage/v1"
+	storagev1beta1 "k8s.io/api/storage/v1beta1"
 	storagemigrationv1 "k8s.io/api/storagemigration/v1"
+	storagemigrationv1beta1 "k8s.io/api/storagemigration/v1beta1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/conversion"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -94,7 +99,30 @@ func New() *runtime.Scheme {
 		versions[gv.Group] = append(versions[gv.Group], gv)
 		utilruntime.Must(s.SetVersionPriority(versions[gv.Group]...))
 	}
+	for _, of := range stored {
+		addStored(s, of.former, of.now)
+	}
 	return s
+}
+
+// stored are versions that are read from storage and not served: upstream stores in them, or has done so. In protobuf
+// they are the same as those which stand for them here. (policy/v1beta1 is not among them, because an empty selector of
+// a disruption budget means nothing there, and everything in v1.)
+var stored = []struct{ former, now schema.GroupVersion }{
+	{resourcev1beta2.SchemeGroupVersion, resourcev1.SchemeGroupVersion},                 // DeviceTaintRules in 1.37
+	{storagemigrationv1beta1.SchemeGroupVersion, storagemigrationv1.SchemeGroupVersion}, // in 1.37
+	{rbacv1beta1.SchemeGroupVersion, rbacv1.SchemeGroupVersion},
+	{storagev1beta1.SchemeGroupVersion, storagev1.SchemeGroupVersion},
+	{nodev1beta1.SchemeGroupVersion, nodev1.SchemeGroupVersion},
+}
+
+// addStored has the kinds of one version read as those of another, which are the same.
+func addStored(s *runtime.Scheme, former, now schema.GroupVersion) {
+	for kind, typ := range s.KnownTypes(now) {
+		if obj, ok := reflect.TypeAssert[runtime.Object](reflect.New(typ)); ok && !strings.HasPrefix(typ.PkgPath(), "k8s.io/apimachinery/") {
+			s.AddKnownTypeWithName(former.WithKind(kind), obj)
+		}
+	}
 }
 
 // addPodGroups adds what is new in v1beta1 of scheduling.k8s.io: its priority classes are those of v1, and no longer served.

@@ -81,22 +81,33 @@ func Upstream(binary, etcd string, flags ...string) Start {
 		if err != nil {
 			return nil, err
 		}
+		s, err := UpstreamAt(binary, clients, flags...)(ctx, dir)
+		if err != nil {
+			return nil, errors.Join(err, store.End())
+		}
+		s.processes = append(s.processes, store)
+		return s, nil
+	}
+}
+
+// UpstreamAt starts kube-apiserver on an etcd that is there.
+func UpstreamAt(binary, etcd string, flags ...string) Start {
+	return func(ctx context.Context, dir string) (*Server, error) {
 		port, err := FreePort()
-		if err != nil {
-			return nil, errors.Join(err, store.End())
-		}
-		args := append(common(dir, port), "--etcd-servers", clients, "--cert-dir", filepath.Join(dir, "pki"), "--authorization-mode", "RBAC",
-			"--service-account-key-file", filepath.Join(dir, "sa.key"), "--service-account-issuer", "https://kubernetes.default.svc")
-		args = append(args, flags...)
-		api, err := Command(ctx, dir, binary, args...)
-		if err != nil {
-			return nil, errors.Join(err, store.End())
-		}
-		s, err := ready(ctx, port, api, store)
 		if err != nil {
 			return nil, err
 		}
-		s.Etcd = clients
+		args := append(common(dir, port), "--etcd-servers", etcd, "--cert-dir", filepath.Join(dir, "pki"), "--authorization-mode", "RBAC",
+			"--service-account-key-file", filepath.Join(dir, "sa.key"), "--service-account-issuer", "https://kubernetes.default.svc")
+		api, err := Command(ctx, dir, binary, append(args, flags...)...)
+		if err != nil {
+			return nil, err
+		}
+		s, err := ready(ctx, port, api)
+		if err != nil {
+			return nil, err
+		}
+		s.Etcd = etcd
 		return s, nil
 	}
 }

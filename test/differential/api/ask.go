@@ -231,7 +231,7 @@ func (m *match) compareAll(ctx context.Context) error {
 		}
 	}
 	bases = slices.DeleteFunc(bases, func(b base) bool { return len(m.kinds) > 0 && !slices.Contains(m.kinds, b.kind) })
-	return servers.Each(ctx, atOnce, len(bases), func(ctx context.Context, i int) error {
+	err = servers.Each(ctx, atOnce, len(bases), func(ctx context.Context, i int) error {
 		start, b := time.Now(), bases[i]
 		defer func() { fmt.Fprintln(os.Stderr, b.kind, time.Since(start).Round(time.Second)) }()
 		for _, p := range parts {
@@ -244,6 +244,12 @@ func (m *match) compareAll(ctx context.Context) error {
 		}
 		return nil
 	})
+	if err == nil && (len(m.parts) == 0 || slices.Contains(m.parts, "data")) {
+		err = errors.Join(
+			m.data(ctx, "upstream's server reads ours", bases, m.ours, servers.UpstreamAt(m.upstream, m.ours.etcd, "--allow-privileged")),
+			m.data(ctx, "ours reads upstream's", bases, m.theirs, servers.Wherry(m.wherry, "--etcd-servers", m.theirs.etcd)))
+	}
+	return err
 }
 
 // parts are the sorts of requests. Only the first sends objects that are not stored.

@@ -7,11 +7,16 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
+	"os"
 	"slices"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"wherry.dev/test/bench/servers"
 )
 
 // keys compares where in etcd, and as what, the servers keep their objects: each can go on with what the other left.
@@ -67,4 +72,47 @@ func kindOf(value []byte) string {
 		return "bytes"
 	}
 	return "JSON " + t.APIVersion + " " + t.Kind
+}
+
+// data starts one of the servers on the data of the other, and compares what both say of each object that is stored.
+func (m *match) data(ctx context.Context, about string, bases []base, whose *server, start servers.Start) (err error) {
+	dir, err := os.MkdirTemp(m.dir, "data-")
+	if err != nil {
+		return err
+	}
+	if err := servers.Prepare(dir); err != nil {
+		return err
+	}
+	started, err := start(ctx, dir)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, started.Stop()) }()
+	other, err := newServer(started)
+	if err != nil {
+		return err
+	}
+	for _, b := range bases {
+		if b.ours == nil {
+			continue
+		}
+		r := request{method: http.MethodGet, path: b.path(text(b.ours["metadata"].(map[string]any), "name"))}
+		want, err := whose.ask(ctx, r)
+		if err != nil {
+			return err
+		}
+		got, err := other.ask(ctx, r)
+		for end := time.Now().Add(10 * time.Second); err == nil && got.code == http.StatusNotFound && time.Now().Before(end); { // a custom resource
+			time.Sleep(100 * time.Millisecond)
+			got, err = other.ask(ctx, r)
+		}
+		if err != nil {
+			return err
+		}
+		m.asked.Add(1)
+		for _, d := range compare(got, want, true) {
+			m.note(about+": "+b.kind, r, d)
+		}
+	}
+	return nil
 }

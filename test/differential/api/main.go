@@ -29,7 +29,6 @@ import (
 
 type options struct {
 	wherry, upstream, etcd string
-	dir                    string
 	examples               string
 	kinds, parts           []string
 	most                   int
@@ -40,10 +39,10 @@ func main() {
 	var o options
 	flag.StringVar(&o.upstream, "kube-apiserver", "", "upstream's API server")
 	flag.StringVar(&o.etcd, "etcd", "", "the etcd that it needs")
-	flag.StringVar(&o.dir, "dir", "", "where the data lie while it runs; by default where temporary files do")
+	dir := flag.String("dir", "", "where the data lie while it runs; by default where temporary files do")
 	flag.StringVar(&o.examples, "examples", "", "the folder of objects that have every field; by default that of the module k8s.io/api")
 	kinds := flag.String("kinds", "", "the kinds to look at; by default all")
-	only := flag.String("parts", "", "what to ask: variants of objects, reads, patches, keys in etcd; by default all")
+	only := flag.String("parts", "", "what to ask: variants of objects, reads, patches, keys in etcd, data of the other; by default all")
 	flag.BoolVar(&o.words, "words", false, "compare the words of errors, too, and not only the fields")
 	flag.BoolVar(&o.all, "all", false, "print the differences that are known, too")
 	flag.IntVar(&o.most, "differences", 10000, "print so many differences")
@@ -63,7 +62,7 @@ func main() {
 	klog.SetOutput(io.Discard)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, o); err != nil {
+	if err := run(ctx, *dir, o); err != nil {
 		fmt.Fprintln(os.Stderr, "differential:", err)
 		stop()
 		os.Exit(1)
@@ -71,8 +70,8 @@ func main() {
 }
 
 // run starts both servers, asks them, and removes everything.
-func run(ctx context.Context, o options) (err error) {
-	dir, err := os.MkdirTemp(o.dir, "wherry-differential-")
+func run(ctx context.Context, parent string, o options) (err error) {
+	dir, err := os.MkdirTemp(parent, "wherry-differential-")
 	if err != nil {
 		return err
 	}
@@ -82,7 +81,7 @@ func run(ctx context.Context, o options) (err error) {
 			return err
 		}
 	}
-	m := &match{options: o, seen: map[string]*difference{}}
+	m := &match{options: o, dir: dir, seen: map[string]*difference{}}
 	for _, s := range []struct {
 		name  string
 		start servers.Start
@@ -110,6 +109,7 @@ func run(ctx context.Context, o options) (err error) {
 // match is both servers, and what they differed in.
 type match struct {
 	options
+	dir          string
 	ours, theirs *server
 
 	asked atomic.Int64
