@@ -188,11 +188,11 @@ type effectiveVersion struct {
 
 // Info returns the Kubernetes version whose API we serve, and our own build.
 func (v effectiveVersion) Info() *version.Info {
-	info := baseversion.Get()
-	if info.GitVersion == "" || info.Major == "" {
-		info.Major, info.Minor, info.GitVersion = "1", "37", "v"+kubernetesVersion
+	info := v.MutableEffectiveVersion.Info()
+	if built := baseversion.Get(); built.GitVersion == "" || built.Major == "" {
+		info.GitVersion = "v" + kubernetesVersion
 	}
-	return &info
+	return info
 }
 
 // secure configures TLS and authentication.

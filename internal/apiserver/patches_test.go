@@ -8,6 +8,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -141,5 +142,35 @@ func TestMetadataOfASliceAreNoNewGeneration(t *testing.T) {
 		if err != nil || out.Generation != want {
 			t.Errorf("%s: generation %d, %v", metadata, out.Generation, err)
 		}
+	}
+}
+
+// TestClassesOfTheSystemStay: without them the pods of the system could not be made again.
+func TestClassesOfTheSystemStay(t *testing.T) {
+	s := start(t)
+	ctx, client := t.Context(), kubernetes.NewForConfigOrDie(s.ClientConfig("admin", "system:masters"))
+	classes := client.SchedulingV1().PriorityClasses()
+	refused(t, classes.Delete(ctx, "system-node-critical", metav1.DeleteOptions{}),
+		`priorityclasses.scheduling.k8s.io "system-node-critical" is forbidden: this is a system priority class and cannot be deleted`)
+	if _, err := classes.Create(ctx, &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "mine"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := classes.Delete(ctx, "mine", metav1.DeleteOptions{}); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestOlderClientsEvict: in v1beta1, which pods/eviction takes as well.
+func TestOlderClientsEvict(t *testing.T) {
+	s := start(t)
+	ctx, c := t.Context(), admin(t, s)
+	mustPod(t, c, testPod("p"))
+	err := c.CoreV1().RESTClient().Post().Namespace("default").Resource("pods").Name("p").SubResource("eviction").SetHeader("Content-Type", "application/json").
+		Body([]byte(`{"apiVersion":"policy/v1beta1","kind":"Eviction","metadata":{"name":"p"}}`)).Do(ctx).Error()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.CoreV1().Pods("default").Get(ctx, "p", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("still there: %v", err)
 	}
 }

@@ -233,11 +233,19 @@ func NodeUpdate(n, old *corev1.Node) field.ErrorList {
 
 // Namespace checks a namespace.
 func Namespace(n *corev1.Namespace) field.ErrorList {
+	return namespaceFinalizers(n, func(int) path { return field.NewPath("spec", "finalizers") })
+}
+
+// NamespaceFinalize checks what the /finalize endpoint is given, of which upstream says more exactly what is wrong.
+func NamespaceFinalize(n *corev1.Namespace) field.ErrorList {
+	return namespaceFinalizers(n, func(i int) path { return field.NewPath("spec", "finalizers").Index(i) })
+}
+
+func namespaceFinalizers(n *corev1.Namespace, at func(int) path) field.ErrorList {
 	p := &problems{}
-	for _, f := range n.Spec.Finalizers {
-		at := field.NewPath("spec", "finalizers")
-		p.qualified(at, string(f))
-		p.finalizer(at, string(f))
+	for i, f := range n.Spec.Finalizers {
+		p.qualified(at(i), string(f))
+		p.finalizer(at(i), string(f))
 	}
 	return p.list
 }

@@ -32,6 +32,7 @@ import (
 	nodev1 "k8s.io/api/node/v1"
 	nodev1beta1 "k8s.io/api/node/v1beta1"
 	policyv1 "k8s.io/api/policy/v1"
+	policyv1beta1 "k8s.io/api/policy/v1beta1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	rbacv1beta1 "k8s.io/api/rbac/v1beta1"
 	resourcev1 "k8s.io/api/resource/v1"
@@ -102,6 +103,7 @@ func New() *runtime.Scheme {
 	for _, of := range stored {
 		addStored(s, of.former, of.now)
 	}
+	s.AddKnownTypeWithName(policyv1beta1.SchemeGroupVersion.WithKind("Eviction"), &policyv1.Eviction{}) // pods/eviction takes it
 	return s
 }
 

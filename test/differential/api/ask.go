@@ -230,6 +230,11 @@ func (m *match) compareAll(ctx context.Context) error {
 			return err
 		}
 	}
+	if len(m.kinds) == 0 && (len(m.parts) == 0 || slices.Contains(m.parts, "calls")) {
+		if err := m.calls(ctx); err != nil {
+			return err
+		}
+	}
 	bases = slices.DeleteFunc(bases, func(b base) bool { return len(m.kinds) > 0 && !slices.Contains(m.kinds, b.kind) })
 	err = servers.Each(ctx, atOnce, len(bases), func(ctx context.Context, i int) error {
 		start, b := time.Now(), bases[i]

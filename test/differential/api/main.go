@@ -42,7 +42,7 @@ func main() {
 	dir := flag.String("dir", "", "where the data lie while it runs; by default where temporary files do")
 	flag.StringVar(&o.examples, "examples", "", "the folder of objects that have every field; by default that of the module k8s.io/api")
 	kinds := flag.String("kinds", "", "the kinds to look at; by default all")
-	only := flag.String("parts", "", "what to ask: variants of objects, reads, patches, keys in etcd, data of the other; by default all")
+	only := flag.String("parts", "", "what to ask: variants of objects, reads, patches, calls, keys in etcd, data of the other; by default all")
 	flag.BoolVar(&o.words, "words", false, "compare the words of errors, too, and not only the fields")
 	flag.BoolVar(&o.all, "all", false, "print the differences that are known, too")
 	flag.IntVar(&o.most, "differences", 10000, "print so many differences")

@@ -90,7 +90,7 @@ func namespaces() registry.Row[*corev1.Namespace] {
 				"": namespace.NewStore(row.Main),
 				"finalize": row.Update(registry.Strategy[*corev1.Namespace]{
 					Update:         func(_ context.Context, obj, old *corev1.Namespace) { obj.Status = old.Status },
-					ValidateUpdate: always(validation.Namespace),
+					ValidateUpdate: always(validation.NamespaceFinalize),
 					Reset:          []string{"status"},
 				}),
 			}

@@ -2,13 +2,18 @@ package resources
 
 import (
 	"context"
+	"errors"
 
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/registry/rest"
 
 	"wherry.dev/internal/api/gated"
+	podrules "wherry.dev/internal/api/pods"
 	"wherry.dev/internal/api/validation"
 	"wherry.dev/internal/apiserver/registry"
 	"wherry.dev/internal/apiserver/registry/printers"
@@ -29,7 +34,21 @@ func priorityClasses() registry.Row[*schedulingv1.PriorityClass] {
 			Validate:       onCreate(validation.PriorityClass),
 			ValidateUpdate: onUpdate(validation.PriorityClassUpdate),
 		},
+		Endpoints: func(row *registry.Endpoints[*schedulingv1.PriorityClass]) map[string]rest.Storage {
+			return map[string]rest.Storage{"": &priorityClassStore{row.Main}}
+		},
 	}
+}
+
+// priorityClassStore keeps the classes of the system, on which the pods of every node rely.
+type priorityClassStore struct{ *registry.Store }
+
+// Delete implements rest.GracefulDeleter.
+func (s *priorityClassStore) Delete(ctx context.Context, name string, validate rest.ValidateObjectFunc, opts *metav1.DeleteOptions) (runtime.Object, bool, error) {
+	if name == podrules.ClusterCritical || name == podrules.NodeCritical {
+		return nil, false, apierrors.NewForbidden(s.DefaultQualifiedResource, name, errors.New("this is a system priority class and cannot be deleted"))
+	}
+	return s.Store.Delete(ctx, name, validate, opts)
 }
 
 func workloads(f gated.Features) registry.Row[*schedulingv1beta1.Workload] {

@@ -93,7 +93,7 @@ func (p *Proxy) locate(ctx context.Context, id string) (*url.URL, error) {
 			return &url.URL{Scheme: scheme, Host: c.at.String()}, nil
 		}
 	}
-	return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("no endpoints available for service %q", id))
+	return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("no endpoints available for service %q", name))
 }
 
 // portName returns the name of the port that a request names by its number or its name.

@@ -186,7 +186,8 @@ func (t *Token) bind(ctx context.Context, namespace string, to *authenticationv1
 		return apierrors.NewBadRequest(fmt.Sprintf("cannot bind token to object of type %s", gvk))
 	}
 	if to.UID != "" && to.UID != uid {
-		return conflict(to.Name, "the UID in the bound object reference (%s) does not match the UID in record (%s). The object might have been deleted and then recreated", to.UID, uid)
+		return apierrors.NewConflict(schema.GroupResource{Group: gvk.Group, Resource: gvk.Kind}, to.Name, fmt.Errorf(
+			"the UID in the bound object reference (%s) does not match the UID in record. The object might have been deleted and then recreated", to.UID)) //nolint:staticcheck // upstream's words
 	}
 	return nil
 }
