@@ -187,7 +187,7 @@ func (t *Token) bind(ctx context.Context, namespace string, to *authenticationv1
 	}
 	if to.UID != "" && to.UID != uid {
 		return apierrors.NewConflict(schema.GroupResource{Group: gvk.Group, Resource: gvk.Kind}, to.Name, fmt.Errorf(
-			"the UID in the bound object reference (%s) does not match the UID in record. The object might have been deleted and then recreated", to.UID)) //nolint:staticcheck // upstream's words
+			"the UID in the bound object reference (%s) does not match the UID in record. The object might have been deleted and then recreated", to.UID))
 	}
 	return nil
 }
