@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -50,7 +51,7 @@ type upstream struct {
 	name string
 	// image that has it, and its path there.
 	image, at string
-	// specs that need it, by a part of their names; "" if there are too many to name.
+	// specs that need it, a regular expression; "" if there are too many to name.
 	specs string
 }
 
@@ -59,7 +60,9 @@ var upstreams = []upstream{
 	{"coredns", "agnhost", "coredns", "DNS should support configurable pod resolv.conf"},
 	{"sample-apiserver", "sample-apiserver", "sample-apiserver", "Sample API Server"},
 	{"etcd", "etcd", "usr/local/bin/etcd", "Sample API Server"},
-	{"sample-device-plugin", "sample-device-plugin", "sampledeviceplugin", "[Feature:DevicePlugin]"},
+	{"sample-device-plugin", "sample-device-plugin", "sampledeviceplugin", `\[Feature:DevicePlugin\]`},
+	// Its container on each node passes on what the kubelet asks of a driver, which is in the test program.
+	{"hostpathplugin", "hostpathplugin", "hostpathplugin", `\[DRA\] (kubelet|control plane|\[FeatureGate)`},
 }
 
 // programs are the paths of upstream's programs, by name.
@@ -89,7 +92,7 @@ func (p programs) runnable(names []string) (can []string, skipped map[string]str
 	skipped = map[string]string{}
 	for _, name := range names {
 		for _, u := range upstreams {
-			if u.specs != "" && p[u.name] == "" && strings.Contains(name, u.specs) {
+			if u.specs != "" && p[u.name] == "" && regexp.MustCompile(u.specs).MatchString(name) {
 				skipped[name] = "it needs -" + u.name + ", upstream's program"
 			}
 		}

@@ -186,7 +186,7 @@ func (m *Memo) Cheap(state *CycleState) bool {
 
 // Filter is RunFilterPluginsWithNominatedPods on a node of the snapshot. m may be nil.
 func (m *Memo) Filter(ctx context.Context, p *Profile, state *CycleState, pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
-	before, version := p.shared.Nominator.before(pod, node.Node().Name)
+	before, version := p.shared.Nominator.before(pod, node.Node())
 	n, ok := node.(*NodeInfo)
 	// What the other filters say beside nominated pods counts before what the first ones say without them.
 	if m == nil || !ok || len(before) > 0 && (version < 0 || m.kept < len(state.filters)) {
@@ -246,7 +246,7 @@ func (r Rooms) of(node fwk.NodeInfo) (*room, int64, int64) {
 	if r.memo == nil || !ok {
 		return nil, 0, 0
 	}
-	_, version := r.nominator.before(r.pod, n.node.Name)
+	_, version := r.nominator.before(r.pod, n.node)
 	if version < 0 {
 		return nil, 0, 0
 	}

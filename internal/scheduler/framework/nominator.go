@@ -114,11 +114,12 @@ func (n *Nominator) forNode(node string) nominations {
 
 // before returns the other pods that are nominated for the node and have the pod's priority or a higher one. version
 // tells them apart from those of other times, for all pods of this priority: 0 if there are none, and -1 if nothing does.
-func (n *Nominator) before(pod *v1.Pod, node string) (before []fwk.PodInfo, version int64) {
+// It is asked about all nodes, and looks at one only if anybody is nominated at all.
+func (n *Nominator) before(pod *v1.Pod, node *v1.Node) (before []fwk.PodInfo, version int64) {
 	if !n.Any() {
 		return nil, 0
 	}
-	there := n.forNode(node)
+	there := n.forNode(node.Name)
 	version = there.version
 	for _, other := range there.pods {
 		switch {

@@ -294,7 +294,7 @@ func runFilters(ctx context.Context, filters []filterer, state fwk.CycleState, p
 // The pod must fit beside those of them that have its priority or a higher one, and also without
 // them: they may end up elsewhere, and it may need what they bring (affinity).
 func (p *Profile) RunFilterPluginsWithNominatedPods(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
-	before, _ := p.shared.Nominator.before(pod, node.Node().Name)
+	before, _ := p.shared.Nominator.before(pod, node.Node())
 	return p.filterBeside(ctx, before, state, pod, node)
 }
 

@@ -144,7 +144,19 @@ func (f NodeResourcesFit) short(want, has, used fwk.Resource, pods int,
 	return reasons, never
 }
 
-func insufficient(name v1.ResourceName) string { return "Insufficient " + string(name) }
+// insufficient returns the reason that there is too little of a resource. That for the usual ones is the same string for
+// all nodes, of which there may be thousands, and which are counted by it.
+func insufficient(name v1.ResourceName) string {
+	switch name {
+	case v1.ResourceCPU:
+		return "Insufficient cpu"
+	case v1.ResourceMemory:
+		return "Insufficient memory"
+	case v1.ResourceEphemeralStorage:
+		return "Insufficient ephemeral-storage"
+	}
+	return "Insufficient " + string(name)
+}
 
 // ignores reports whether the profile leaves this resource to somebody else.
 func (f NodeResourcesFit) ignores(name v1.ResourceName) bool {
