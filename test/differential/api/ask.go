@@ -214,6 +214,12 @@ func (m *match) compareAll(ctx context.Context) error {
 	var bases []base
 	for _, obj := range objects {
 		e, found := endpointOf(served, obj)
+		if !found && isCustom(obj) {
+			if served, err = m.rediscover(ctx, obj); err != nil {
+				return err
+			}
+			e, found = endpointOf(served, obj)
+		}
 		if !found {
 			continue // its feature is off by default
 		}
@@ -262,6 +268,30 @@ var parts = []struct {
 	name string
 	play func(*match, context.Context, base, []endpoint) error
 }{{"variants", (*match).vary}, {"reads", (*match).reads}, {"patches", (*match).patches}}
+
+// isCustom reports whether an object is of a kind that the seeds define.
+func isCustom(obj map[string]any) bool {
+	return strings.HasPrefix(text(obj, "apiVersion"), "example.com/")
+}
+
+// rediscover waits until both servers serve the kind of an object, and returns what ours serves.
+func (m *match) rediscover(ctx context.Context, obj map[string]any) ([]endpoint, error) {
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(100 * time.Millisecond) {
+		ours, err := m.ours.endpoints(ctx)
+		if err != nil {
+			return nil, err
+		}
+		theirs, err := m.theirs.endpoints(ctx)
+		if err != nil {
+			return nil, err
+		}
+		_, here := endpointOf(ours, obj)
+		_, there := endpointOf(theirs, obj)
+		if here && there || time.Now().After(end) {
+			return ours, nil
+		}
+	}
+}
 
 // atOnce is how many kinds are looked at, at once.
 const atOnce = 4
