@@ -34,6 +34,7 @@ import (
 	"wherry.dev/internal/apiserver/extensions"
 	"wherry.dev/internal/apiserver/openapi"
 	"wherry.dev/internal/apiserver/openapi/ondemand"
+	"wherry.dev/internal/apiserver/refusal"
 	"wherry.dev/internal/apiserver/registry"
 	"wherry.dev/internal/apiserver/registry/componentstatus"
 	"wherry.dev/internal/apiserver/stacks"
@@ -202,7 +203,7 @@ func (s *Server) secure(cfg *genericapiserver.Config) {
 		ClientCA: dynamiccertificates.NewUnionCAContentProvider(s.creds.clientCA, s.creds.requestHeader.CAContentProvider),
 	}
 	cfg.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
-		return s.listener.Handler(genericapiserver.DefaultBuildHandlerChain(onGrownStacks(s.holding(api), c.LongRunningFunc), c))
+		return s.listener.Handler(genericapiserver.DefaultBuildHandlerChain(onGrownStacks(refusal.Panics(s.holding(api), s.kinds.Codecs), c.LongRunningFunc), c))
 	}
 	cfg.Authentication.Authenticator = s.auth.Authenticator
 	cfg.Authentication.RequestHeaderConfig = s.creds.requestHeader

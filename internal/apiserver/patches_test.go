@@ -9,6 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -35,6 +37,11 @@ func TestPatchesThatDoNotFit(t *testing.T) {
 	if !apierrors.IsBadRequest(err) {
 		t.Errorf("in a dry run: %v", err)
 	}
+	defineWidgets(t, s.ClientConfig("admin", "system:masters"), func(*apiextensionsv1.CustomResourceDefinition) {})
+	crds := clientset.NewForConfigOrDie(s.ClientConfig("admin", "system:masters")).ApiextensionsV1().CustomResourceDefinitions()
+	_, err = crds.Patch(ctx, "widgets.example.com", types.StrategicMergePatchType, []byte(`{"spec":{"$setElementOrder/versions":[{"name":"none"}]}}`),
+		metav1.PatchOptions{DryRun: []string{"All"}})
+	refused(t, err, "the strategic merge patch does not fit the object")
 	_, err = services.Patch(ctx, "s", types.MergePatchType, []byte(`{"metadata":{"uid":"other"}}`), metav1.PatchOptions{})
 	refused(t, err, `Service "s" is invalid: metadata.uid: Invalid value: "other": field is immutable`)
 }

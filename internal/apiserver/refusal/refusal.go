@@ -6,8 +6,6 @@ package refusal
 import (
 	"context"
 	"errors"
-	"fmt"
-	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -65,27 +63,13 @@ func Change(err error) error {
 	return err
 }
 
-// Rescue makes a bad request of a panic over a strategic merge patch: the library panics if lists in it are of other
-// things than it expects. It is for defer, around what applies a patch.
-func Rescue(err *error) {
-	p := recover()
-	if p == nil {
-		return
-	}
-	if !strings.Contains(string(debug.Stack()), "/strategicpatch.") {
-		panic(p)
-	}
-	*err = apierrors.NewBadRequest(fmt.Sprintf("the strategic merge patch does not fit the object: %v", p))
-}
-
 // Of returns info with errors that say whose fault they are.
 func Of(info rest.UpdatedObjectInfo) rest.UpdatedObjectInfo { return refusing{info} }
 
 type refusing struct{ rest.UpdatedObjectInfo }
 
 // UpdatedObject implements rest.UpdatedObjectInfo.
-func (r refusing) UpdatedObject(ctx context.Context, old runtime.Object) (obj runtime.Object, err error) {
-	defer Rescue(&err)
-	obj, err = r.UpdatedObjectInfo.UpdatedObject(ctx, old)
+func (r refusing) UpdatedObject(ctx context.Context, old runtime.Object) (runtime.Object, error) {
+	obj, err := r.UpdatedObjectInfo.UpdatedObject(ctx, old)
 	return obj, Change(err)
 }

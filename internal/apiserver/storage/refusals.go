@@ -56,9 +56,8 @@ func (r refusals) GuaranteedUpdate(
 	ctx context.Context, key string, out runtime.Object, ignoreNotFound bool,
 	preconditions *storage.Preconditions, change storage.UpdateFunc, cached runtime.Object,
 ) error {
-	asked := func(input runtime.Object, meta storage.ResponseMeta) (obj runtime.Object, ttl *uint64, err error) {
-		defer refusal.Rescue(&err)
-		obj, ttl, err = change(input, meta)
+	asked := func(input runtime.Object, meta storage.ResponseMeta) (runtime.Object, *uint64, error) {
+		obj, ttl, err := change(input, meta)
 		return obj, ttl, refusal.Change(err)
 	}
 	return said(ctx, r.Interface.GuaranteedUpdate(ctx, key, out, ignoreNotFound, preconditions, asked, cached))

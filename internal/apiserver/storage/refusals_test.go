@@ -19,6 +19,15 @@ func TestRequestsWhoseTimeIsOverHaveTimedOut(t *testing.T) {
 	for _, resource := range []string{"events", "configmaps"} { // without a watch cache, and with one
 		s := openMaps(t, b, resource)
 		list := apistorage.ListOptions{Predicate: apistorage.Everything, Recursive: true}
+		for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) { // until the cache has read for the first time
+			err := s.GetList(t.Context(), "/"+resource+"/", list, &v1.ConfigMapList{})
+			if err == nil {
+				break
+			}
+			if time.Now().After(end) {
+				t.Fatal(err)
+			}
+		}
 		for verb, err := range map[string]error{
 			"get":    s.Get(ctx, "/"+resource+"/n/a", apistorage.GetOptions{}, &v1.ConfigMap{}),
 			"list":   s.GetList(ctx, "/"+resource+"/", list, &v1.ConfigMapList{}),
