@@ -122,9 +122,9 @@ sim: ## lives of pods in virtual time: make sim LIVES=100000 SEED=1; LIVES=1 pri
 sim-scheduler: ## random clusters in virtual time: make sim-scheduler LIVES=1000 SEED=1
 	LIVES=$(or $(LIVES),500) SEED=$(or $(SEED),1) $(GO) test ./internal/scheduler -run 'TestLivesOfClusters|TestFaultsOf' -count=1 -v -timeout 10h
 
-conformance: build ## upstream's e2e specs: make conformance E2E_TEST=/path/to/e2e.test [AGNHOST=/path] [COREDNS=/path] [SAMPLE_APISERVER=/path ETCD=/path] [NODES=3 SERVERS=1] [CONFORMANCE_FLAGS=-focus=…]
+conformance: build ## upstream's e2e specs: make conformance E2E_TEST=/path/to/e2e.test [AGNHOST=/path] [COREDNS=/path] [SAMPLE_APISERVER=/path ETCD=/path] [HOSTPATHPLUGIN=/path] [NODES=3 SERVERS=1] [CONFORMANCE_FLAGS=-focus=…]
 	@if [ -z "$(E2E_TEST)" ]; then echo "SKIP: conformance needs upstream's test binary: make conformance E2E_TEST=/path/to/e2e.test AGNHOST=/path/to/agnhost"; \
-	else $(GO) run ./test/conformance -agnhost "$(AGNHOST)" -coredns "$(COREDNS)" -sample-apiserver "$(SAMPLE_APISERVER)" -etcd "$(ETCD)" $(if $(NODES),-nodes $(NODES) -focus '\[Conformance\]' -skip '\[Flaky\]') $(if $(SERVERS),-servers $(SERVERS)) $(CONFORMANCE_FLAGS) $(BIN) "$(E2E_TEST)" $(UP_FLAGS); fi
+	else $(GO) run ./test/conformance -agnhost "$(AGNHOST)" -coredns "$(COREDNS)" -sample-apiserver "$(SAMPLE_APISERVER)" -etcd "$(ETCD)" -hostpathplugin "$(HOSTPATHPLUGIN)" $(if $(NODES),-nodes $(NODES) -focus '\[Conformance\]' -skip '\[Flaky\]') $(if $(SERVERS),-servers $(SERVERS)) $(CONFORMANCE_FLAGS) $(BIN) "$(E2E_TEST)" $(UP_FLAGS); fi
 
 kubelet-specs: build ## upstream's specs of the kubelet alone: make kubelet-specs E2E_NODE_TEST=/path/to/e2e_node.test AGNHOST=/path [SAMPLE_DEVICE_PLUGIN=/path] [CONFORMANCE_FLAGS=-focus=…]
 	@if [ -z "$(E2E_NODE_TEST)" ]; then echo "SKIP: kubelet-specs needs upstream's test binary: make kubelet-specs E2E_NODE_TEST=/path/to/e2e_node.test AGNHOST=/path/to/agnhost"; \
