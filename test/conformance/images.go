@@ -207,7 +207,7 @@ func build(repo string, root images.Root, has programs) (v1.Image, error) {
 			"data.json":      {Data: []byte("{\"image\": \"kitten.jpg\"}\n"), Mode: 0o644},
 			"etc/os-release": {Data: []byte("NAME=\"Alpine Linux\"\n"), Mode: 0o644},
 		})
-	case "sample-apiserver", "etcd", "sample-device-plugin":
+	case "sample-apiserver", "etcd", "sample-device-plugin", "hostpathplugin":
 		program, err := has.layer(repo)
 		if program == nil || err != nil {
 			return nil, err
