@@ -44,7 +44,7 @@ func (c tableConvertor[T]) ConvertToTable(ctx context.Context, obj, opts runtime
 	if c.table.Cells == nil {
 		return rest.NewDefaultTableConvertor(c.resource).ConvertToTable(ctx, obj, opts)
 	}
-	table := &metav1.Table{}
+	table := &metav1.Table{Rows: []metav1.TableRow{}} // none is told as an empty list
 	now := time.Now()
 	add := func(o runtime.Object) error {
 		t, ok := o.(T)
