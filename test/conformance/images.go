@@ -90,12 +90,18 @@ func (p programs) layer(image string) (images.Root, error) {
 // runnable splits off the specs that need a program that the caller does not have.
 func (p programs) runnable(names []string) (can []string, skipped map[string]string) {
 	skipped = map[string]string{}
-	for _, name := range names {
-		for _, u := range upstreams {
-			if u.specs != "" && p[u.name] == "" && regexp.MustCompile(u.specs).MatchString(name) {
+	for _, u := range upstreams {
+		if u.specs == "" || p[u.name] != "" {
+			continue
+		}
+		need := regexp.MustCompile(u.specs)
+		for _, name := range names {
+			if need.MatchString(name) {
 				skipped[name] = "it needs -" + u.name + ", upstream's program"
 			}
 		}
+	}
+	for _, name := range names {
 		if skipped[name] == "" {
 			can = append(can, name)
 		}

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 
 	"wherry.dev/test/bench/servers"
@@ -275,22 +276,25 @@ func isCustom(obj map[string]any) bool {
 }
 
 // rediscover waits until both servers serve the kind of an object, and returns what ours serves.
-func (m *match) rediscover(ctx context.Context, obj map[string]any) ([]endpoint, error) {
-	for end := time.Now().Add(30 * time.Second); ; time.Sleep(100 * time.Millisecond) {
-		ours, err := m.ours.endpoints(ctx)
-		if err != nil {
-			return nil, err
+func (m *match) rediscover(ctx context.Context, obj map[string]any) (ours []endpoint, err error) {
+	err = soon(ctx, func(ctx context.Context) (_ bool, err error) {
+		if ours, err = m.ours.endpoints(ctx); err != nil {
+			return false, err
 		}
 		theirs, err := m.theirs.endpoints(ctx)
-		if err != nil {
-			return nil, err
-		}
 		_, here := endpointOf(ours, obj)
 		_, there := endpointOf(theirs, obj)
-		if here && there || time.Now().After(end) {
-			return ours, nil
-		}
+		return here && there, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%s is not served by both: %w", text(obj, "kind"), err)
 	}
+	return ours, nil
+}
+
+// soon asks again and again until it is done, for half a minute: servers tell nobody when a kind begins to be served.
+func soon(ctx context.Context, done func(context.Context) (bool, error)) error {
+	return wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, 30*time.Second, true, done)
 }
 
 // atOnce is how many kinds are looked at, at once.
@@ -319,30 +323,28 @@ type base struct {
 // create stores an object. What its kind lacks at first, until it is served everywhere, is waited for.
 func (m *match) create(ctx context.Context, b *base) error {
 	r := request{method: http.MethodPost, path: b.path(""), contentType: "application/json", body: b.object}
-	for end := time.Now().Add(30 * time.Second); ; time.Sleep(100 * time.Millisecond) {
-		ours, err := m.ours.ask(ctx, r)
-		if err != nil {
-			return err
+	var ours, theirs answer
+	err := soon(ctx, func(ctx context.Context) (_ bool, err error) {
+		if ours, err = m.ours.ask(ctx, r); err != nil {
+			return false, err
 		}
-		theirs, err := m.theirs.ask(ctx, r)
-		if err != nil {
-			return err
-		}
-		if again := ours.code == http.StatusNotFound || theirs.code == http.StatusNotFound; again && time.Now().Before(end) {
-			continue
-		}
-		m.asked.Add(1)
-		for _, d := range compare(ours, theirs, m.words) {
-			m.note("create "+b.kind, r, d)
-		}
-		if ours.code == http.StatusCreated && theirs.code == http.StatusCreated {
-			b.ours, _ = ours.body.(map[string]any)
-			b.theirs, _ = theirs.body.(map[string]any)
-		} else {
-			fmt.Printf("%s %v is not valid: ours %d %s\n    upstream's %d %s\n", b.kind, b.object["metadata"], ours.code, said(ours), theirs.code, said(theirs))
-		}
-		return nil
+		theirs, err = m.theirs.ask(ctx, r)
+		return ours.code != http.StatusNotFound && theirs.code != http.StatusNotFound, err
+	})
+	if err != nil {
+		return fmt.Errorf("%s is not served by both (%d, %d): %w", b.kind, ours.code, theirs.code, err)
 	}
+	m.asked.Add(1)
+	for _, d := range compare(ours, theirs, m.words) {
+		m.note("create "+b.kind, r, d)
+	}
+	if ours.code == http.StatusCreated && theirs.code == http.StatusCreated {
+		b.ours, _ = ours.body.(map[string]any)
+		b.theirs, _ = theirs.body.(map[string]any)
+	} else {
+		fmt.Printf("%s %v is not valid: ours %d %s\n    upstream's %d %s\n", b.kind, b.object["metadata"], ours.code, said(ours), theirs.code, said(theirs))
+	}
+	return nil
 }
 
 // vary sends an object with one change at a time: new ones, updates and statuses.

@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"os"
 	"slices"
-	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -101,12 +100,12 @@ func (m *match) data(ctx context.Context, about string, bases []base, whose *ser
 		if err != nil {
 			return err
 		}
-		got, err := other.ask(ctx, r)
-		for end := time.Now().Add(10 * time.Second); err == nil && got.code == http.StatusNotFound && time.Now().Before(end); { // a custom resource
-			time.Sleep(100 * time.Millisecond)
+		var got answer
+		err = soon(ctx, func(ctx context.Context) (_ bool, err error) { // a custom resource is not there at once
 			got, err = other.ask(ctx, r)
-		}
-		if err != nil {
+			return got.code != http.StatusNotFound, err
+		})
+		if err != nil && got.code != http.StatusNotFound { // that is a difference
 			return err
 		}
 		m.asked.Add(1)

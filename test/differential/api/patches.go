@@ -143,7 +143,7 @@ func (b base) lists() (out []string) {
 			}
 		}
 	}
-	for _, key := range []string{"spec", "webhooks", "rules", "subsets", "endpoints", "subjects", "subsets", "allowedTopologies"} {
+	for _, key := range []string{"spec", "webhooks", "rules", "subsets", "endpoints", "subjects", "allowedTopologies"} {
 		if v, ok := b.ours[key]; ok {
 			visit(map[string]any{key: v}, func(in string) string { return in })
 		}
@@ -156,18 +156,8 @@ func (b base) lists() (out []string) {
 func (m *match) applies(ctx context.Context, b base, e endpoint, sub, name string) error {
 	head := fmt.Sprintf(`"apiVersion":%q,"kind":%q`, b.object["apiVersion"], e.kindOf(b))
 	meta := fmt.Sprintf(`"metadata":{"name":%q`, name)
-	var whole string
-	if sub == "" {
-		u := unstructured.Unstructured{Object: b.object}
-		u = *u.DeepCopy()
-		u.SetName(name)
-		data, err := json.Marshal(u.Object)
-		if err != nil {
-			return err
-		}
-		whole = string(data)
-	}
-	for _, a := range []struct{ query, body string }{
+	type application struct{ query, body string }
+	all := []application{
 		{"", ``}, {"", `{}`}, {"", `null`}, {"", `[]`}, {"", `{`}, {"", `{` + head + `}`}, {"", `{` + head + `,` + meta + `}}`}, {"", `{` + meta + `}}`},
 		{"", `{"apiVersion":"v9","kind":"` + b.kind + `",` + meta + `}}`}, {"", `{"apiVersion":"` + text(b.object, "apiVersion") + `","kind":"Other",` + meta + `}}`},
 		{"", `{` + head + `,"metadata":{"name":"other"}}`}, {"", `{` + head + `,` + meta + `,"namespace":"other"}}`}, {"", `{` + head + `,` + meta + `,"uid":"other"}}`},
@@ -178,11 +168,25 @@ func (m *match) applies(ctx context.Context, b base, e endpoint, sub, name strin
 		{"", `{` + head + `,` + meta + `,"managedFields":[]}}`}, {"", `{` + head + `,` + meta + `,"managedFields":[{}]}}`}, {"", `{` + head + `,` + meta + `,"finalizers":["a.b/c","a.b/c"]}}`},
 		{"", `{` + head + `,` + meta + `,"ownerReferences":[{"uid":"x"},{"uid":"x"}]}}`}, {"", `{` + head + `,` + meta + `},"spec":null}`}, {"", `{` + head + `,` + meta + `},"spec":{}}`},
 		{"", `{` + head + `,` + meta + `},"spec":{"unknown":1}}`}, {"", `{` + head + `,` + meta + `},"status":{"unknown":1}}`}, {"", `{` + head + `,` + meta + `},"spec":{"replicas":7}}`},
-		{"", "a: b: c"}, {"&force=x", `{` + head + `,` + meta + `}}`}, {"", whole}, {"&force=true", whole},
-	} {
-		if a.body == "" && a.query != "" || a.body == "" && sub == "" && whole == "" {
-			continue
+		{"", "a: b: c"}, {"&force=x", `{` + head + `,` + meta + `}}`},
+	}
+	fresh := `{` + head + `,"metadata":{"name":"brand-new"}}`
+	if sub == "" {
+		u := unstructured.Unstructured{Object: b.object}
+		u = *u.DeepCopy()
+		u.SetName(name)
+		whole, err := json.Marshal(u.Object)
+		if err != nil {
+			return err
 		}
+		all = append(all, application{"", string(whole)}, application{"&force=true", string(whole)})
+		u.SetName("brand-new")
+		if whole, err = json.Marshal(u.Object); err != nil {
+			return err
+		}
+		fresh = string(whole)
+	}
+	for _, a := range all {
 		path := e.path(name) + "?dryRun=All&fieldManager=applier" + a.query
 		if _, err := m.both(ctx, "apply "+b.kind+sub+" "+a.query+" "+a.body, request{http.MethodPatch, path, apply, "", raw(a.body)}); err != nil {
 			return err
@@ -193,10 +197,6 @@ func (m *match) applies(ctx context.Context, b base, e endpoint, sub, name strin
 			return err
 		}
 	}
-	if whole == "" {
-		whole = `{` + head + `,` + meta + `}}`
-	}
-	fresh := strings.Replace(whole, fmt.Sprintf(`"name":%q`, name), `"name":"brand-new"`, 1)
 	_, err := m.both(ctx, "apply "+b.kind+sub+" brand-new", request{http.MethodPatch, e.path("brand-new") + "?dryRun=All&fieldManager=applier", apply, "", raw(fresh)})
 	return err
 }
