@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
+	"sigs.k8s.io/yaml"
 
 	"wherry.dev/test/bench/servers"
 )
@@ -73,6 +74,9 @@ func (s *server) ask(ctx context.Context, r request) (_ answer, err error) {
 	}
 	defer func() { err = errors.Join(err, res.Body.Close()) }()
 	data, err := io.ReadAll(res.Body)
+	if strings.HasPrefix(res.Header.Get("Content-Type"), "application/yaml") && err == nil {
+		data, err = yaml.YAMLToJSON(data)
+	}
 	return answer{code: res.StatusCode, body: decoded(data), warnings: res.Header.Values("Warning")}, err
 }
 

@@ -133,7 +133,7 @@ func message(of any) string {
 }
 
 // own is what is a server's own in a message.
-var own = regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|in record \(\d+\)|in object meta: \d+|https://127\.0\.0\.1:\d+|nodePort:\d+|stream ID \d+|Time:[^ ]*`)
+var own = regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|in record \(\d+\)|in object meta: [0-9a-f-]+|https://127\.0\.0\.1:\d+|nodePort:\d+|stream ID \d+|Time:[^ ]*`)
 
 // causes returns what is wrong with an object, each once: the fields, and what is said of them.
 func causes(of any, words bool) (out []string) {
