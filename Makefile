@@ -109,9 +109,9 @@ diff-apiserver: build ## ask our API server and upstream's the same: make diff-a
 	@if [ -z "$(KUBE_APISERVER)" ] || [ -z "$(ETCD)" ]; then echo "SKIP: diff-apiserver needs upstream's API server and an etcd: make diff-apiserver KUBE_APISERVER=/path/to/kube-apiserver ETCD=/path/to/etcd"; \
 	else $(GO) run ./test/differential/api -kube-apiserver "$(KUBE_APISERVER)" -etcd "$(ETCD)" $(DIFF_FLAGS) $(abspath $(BIN)); fi
 
-diff-scheduler: build ## ask our scheduler and upstream's about the same pods: make diff-scheduler KUBE_SCHEDULER=/path [CLUSTERS=20] [SEED=1]
+diff-scheduler: build ## ask our scheduler and upstream's about the same pods: make diff-scheduler KUBE_SCHEDULER=/path [CLUSTERS=20] [SEED=1] [DIFF_FLAGS=-groups]
 	@if [ -z "$(KUBE_SCHEDULER)" ]; then echo "SKIP: diff-scheduler needs upstream's scheduler: make diff-scheduler KUBE_SCHEDULER=/path/to/kube-scheduler"; \
-	else $(GO) run ./test/differential -kube-scheduler "$(KUBE_SCHEDULER)" -clusters $(or $(CLUSTERS),20) -seed $(or $(SEED),1) $(abspath $(BIN)); fi
+	else $(GO) run ./test/differential -kube-scheduler "$(KUBE_SCHEDULER)" -clusters $(or $(CLUSTERS),20) -seed $(or $(SEED),1) $(DIFF_FLAGS) $(abspath $(BIN)); fi
 
 bench-cri: deps build ## measure the runtime beside containerd: make bench-cri [CONTAINERD=/path,/other]
 	$(GO) run ./test/bench/cri $(BENCH_FLAGS) -containerd "$(CONTAINERD)" $(BIN)

@@ -33,6 +33,8 @@ type fitError struct {
 	byName func() map[string]*fwk.Status
 	// absent is the status of all nodes that are in neither.
 	absent *fwk.Status
+	// among are the nodes to which the pod may go, if others are of no use to its group.
+	among []fwk.NodeInfo
 	// plugins have rejected the pod; for pending ones it must wait.
 	plugins, pending sets.Set[string]
 	preFilter        string // why it can run on no node at all

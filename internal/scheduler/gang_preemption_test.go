@@ -91,6 +91,16 @@ func TestPreemptionForAGang(t *testing.T) {
 			pod("a", "1", member("g"), priority(5), labelled("app", "x"), apart(v1.LabelHostname)),
 			pod("b", "1", member("g"), priority(5), labelled("app", "x"), apart(v1.LabelHostname)),
 		}, 2, "p3"},
+		"three out of each other's way, and no one else's": {[]runtime.Object{
+			node("n1", "9"), node("n2", "9"), node("n3", "9"), pod("p1", "1", on("n1"), labelled("app", "x")),
+			pod("p2", "1", on("n2"), labelled("app", "x")), pod("p3", "1", on("n3"), labelled("app", "x")),
+			pod("q1", "1", on("n1"), labelled("app", "y")), pod("q2", "1", on("n2"), labelled("app", "y")), pod("q3", "1", on("n3")),
+			gangOf("g", 3, 5),
+		}, []*v1.Pod{
+			pod("a", "1", member("g"), priority(5), labelled("app", "x"), apart(v1.LabelHostname)),
+			pod("b", "1", member("g"), priority(5), labelled("app", "x"), apart(v1.LabelHostname)),
+			pod("c", "1", member("g"), priority(5), labelled("app", "x"), apart(v1.LabelHostname)),
+		}, 3, "q1 q2 q3"},
 		"with a pod that runs already": {[]runtime.Object{
 			node("n1", "1"), node("n2", "1"), pod("a0", "1", on("n1"), member("g"), priority(5)), pod("low", "1", on("n2")), gangOf("g", 2, 5),
 		}, []*v1.Pod{a}, 1, "a0"},
@@ -101,6 +111,13 @@ func TestPreemptionForAGang(t *testing.T) {
 			node("n1", "1"), node("n2", "1"), node("n3", "1"), gangOf("h", 2, 1, whole), pod("h1", "1", on("n1"), member("h")),
 			pod("h2", "1", on("n2"), member("h")), pod("p3", "1", on("n3"), priority(2)), gangOf("g", 2, 5),
 		}, []*v1.Pod{a, b}, 2, "p3"},
+		"a pod rather than one of a group": {[]runtime.Object{
+			node("n1", "2"), gangOf("h", 1, 0), pod("h1", "1", on("n1"), member("h")), pod("p1", "1", on("n1")), gangOf("g", 1, 5),
+		}, []*v1.Pod{a}, 1, "h1"},
+		"any of a basic group, on more than one node": {[]runtime.Object{
+			node("n1", "9", in("1")), node("n2", "9", in("1")), pod("p1", "1", on("n1"), labelled("app", "x")),
+			pod("p2", "1", on("n2"), labelled("app", "x")), pod("p3", "1", on("n2")), gangOf("g", 0, 5),
+		}, []*v1.Pod{pod("a", "1", member("g"), priority(5), apart(v1.LabelTopologyZone))}, 1, "p3"},
 		"pods rather than a gang": {[]runtime.Object{
 			node("n1", "1"), node("n2", "1"), node("n3", "2"), gangOf("h", 2, 1, whole), pod("h1", "1", on("n1"), member("h")),
 			pod("h2", "1", on("n2"), member("h")), pod("p3", "2", on("n3"), priority(1)), gangOf("g", 2, 5),

@@ -30,6 +30,7 @@ type groupCycle struct {
 	group    *schedulingv1beta1.PodGroup // nil if it does not exist
 	state    *framework.GroupCycle
 	attempts []*member
+	together bool // none fits in any of the domains of which the group wants one: no pod makes room on its own
 	start    time.Time
 }
 
@@ -122,8 +123,8 @@ func (s *Scheduler) gather(ctx context.Context, first *framework.QueuedPodInfo, 
 	return g
 }
 
-// groupCycle finds nodes for the pods of a group, and assumes them there. It returns why the group as a whole cannot
-// be scheduled; then every pod has an error of its own.
+// groupCycle finds nodes for the pods of a group, and assumes them there. It returns why none of a basic group, or too
+// few of a gang have one; then every pod has an error of its own.
 func (s *Scheduler) groupCycle(ctx context.Context, g *groupCycle) error {
 	s.cycle.Lock()
 	defer s.cycle.Unlock()
@@ -141,10 +142,25 @@ func (s *Scheduler) groupCycle(ctx context.Context, g *groupCycle) error {
 	s.snapshot.ForgetPlacement()
 	g.blame(where.by)
 	if !g.gang() {
-		if g.placed() == 0 {
-			s.makeGroupRoom(ctx, g)
+		if g.placed() > 0 {
+			return nil
 		}
-		return nil
+		for _, m := range g.attempts {
+			if fit, ok := errors.AsType[*fitError](m.err); ok && g.together {
+				fit.roomUnknown = false
+			}
+		}
+		err := fmt.Errorf("0 pod(s) of %d could be scheduled: %w", len(g.attempts), g.attempts[0].err)
+		if where.of > 1 {
+			err = fmt.Errorf("0/%d placements are available, first placement status: %w", where.of, err)
+		}
+		if g.nominated() {
+			return err
+		}
+		if note := s.makeGroupRoom(ctx, g); note != "" {
+			err = fmt.Errorf("%w %s", err, note)
+		}
+		return err
 	}
 	if g.placed() == 0 && s.missing(g) <= 0 || g.placed() > 0 && !s.lacks(g) {
 		return nil
@@ -206,6 +222,7 @@ func (s *Scheduler) narrow(ctx context.Context, g *groupCycle) (narrowed, error)
 	if !best.status.IsSuccess() && !best.status.IsRejected() {
 		return narrowed{}, best.status.AsError()
 	}
+	g.together = !best.status.IsSuccess()
 	best.state.InGroup(g.state)
 	for _, m := range g.attempts {
 		m.state.InPlacement(best.state)
@@ -235,6 +252,11 @@ func (g *groupCycle) placed() (n int) {
 		}
 	}
 	return n
+}
+
+// nominated reports whether room is being made for a pod of the group.
+func (g *groupCycle) nominated() bool {
+	return slices.ContainsFunc(g.attempts, func(m *member) bool { return m.nominated != nil && m.nominated.NominatedNodeName != "" })
 }
 
 // missing returns how many pods of the gang must still find a node before any is bound.

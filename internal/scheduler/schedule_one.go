@@ -136,6 +136,9 @@ func (s *Scheduler) findNodes(ctx context.Context, a *attempt) ([]fwk.NodeInfo, 
 		return nil, &noNodesError{waitFor: a.profile.Rejecters()}
 	}
 	fit := newFitError(len(all))
+	if s.snapshot.Narrowed() {
+		fit.among = all
+	}
 	var narrowed framework.Narrowed
 	st := a.timed("PreFilter", func() (st *fwk.Status) {
 		narrowed, st = a.profile.PreFilter(ctx, a.state, a.pod(), all)
@@ -154,7 +157,7 @@ func (s *Scheduler) findNodes(ctx context.Context, a *attempt) ([]fwk.NodeInfo, 
 		fit.exclude(narrowed.By)
 		nodes = make([]fwk.NodeInfo, 0, narrowed.Names.Len())
 		for name := range narrowed.Names {
-			if n, err := s.snapshot.Get(name); err == nil {
+			if n, ok := s.snapshot.Candidate(name); ok {
 				nodes = append(nodes, n)
 			}
 		}
@@ -163,7 +166,7 @@ func (s *Scheduler) findNodes(ctx context.Context, a *attempt) ([]fwk.NodeInfo, 
 	}
 	// Room was found for the pod on its planned or nominated node: no need to look at the others.
 	if name := cmp.Or(a.planned, a.pod().Status.NominatedNodeName); name != "" && (narrowed.Names == nil || narrowed.Names.Has(name)) {
-		if n, err := s.snapshot.Get(name); err == nil {
+		if n, ok := s.snapshot.Candidate(name); ok {
 			if feasible, err := s.filter(ctx, a, []fwk.NodeInfo{n}, 1, fit); err != nil || len(feasible) > 0 {
 				return feasible, err
 			}
@@ -322,9 +325,9 @@ func (s *Scheduler) makeRoom(ctx context.Context, a *attempt, fit *fitError) err
 	if a.rehearsal {
 		return fit
 	}
-	if a.group != nil && a.group.gang() && s.missing(a.group) > 0 {
-		// Victims for one pod would be in vain if another one finds no room. If enough of the others do, the pod is on its
-		// own, which it learns when it is tried again.
+	if a.group != nil && (a.group.together || a.group.gang() && s.missing(a.group) > 0) {
+		// Victims for one pod would be in vain if another one finds no room, or finds it in another domain. If enough of the
+		// others do, the pod is on its own, which it learns when it is tried again.
 		fit.roomUnknown = true
 		return fit
 	}
@@ -568,6 +571,9 @@ func (f *fitError) NodesForStatusCode(lister fwk.NodeInfoLister, code fwk.Code) 
 	all, err := lister.List()
 	if err != nil {
 		return nil, fmt.Errorf("list nodes: %w", err)
+	}
+	if f.among != nil {
+		all = f.among
 	}
 	same := len(all) == len(f.looked) && len(all) > 0 && all[0] == f.looked[0] // no need to search for each of them
 	var out []fwk.NodeInfo

@@ -70,6 +70,14 @@ func TestAGroupOfOneDomain(t *testing.T) {
 			node("n1", "1", inRack("x")), node("n2", "1", inRack("y")), node("n3", "1", inRack("y")), pod("low", "1", on("n3")),
 			pod("high", "1", on("n1"), priority(9)), gangOf("g", 2, 5, oneRack),
 		}, []*v1.Pod{a, b}, "n2 n3", "True Scheduled: "},
+		"a basic one where it can preempt": {[]runtime.Object{
+			node("n1", "1", inRack("x")), node("n2", "1", inRack("y")), node("n3", "1", inRack("y")), pod("low", "1", on("n3")),
+			pod("other", "1", on("n2"), priority(9)), pod("high", "1", on("n1"), priority(9)), gangOf("g", 0, 5, oneRack),
+		}, []*v1.Pod{a}, "n3", "True Scheduled: "},
+		"not where those of another domain keep it away": {[]runtime.Object{
+			node("n1", "9", inRack("x"), in("1")), node("n2", "1", inRack("y"), in("1")), node("n3", "9", inRack("z"), in("2")),
+			pod("loner", "1", on("n1"), apart(v1.LabelTopologyZone)), gangOf("g", 1, 5, oneRack),
+		}, []*v1.Pod{pod("a", "1", member("g"), priority(5), labelled("app", "x"))}, "n3", "True Scheduled: "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

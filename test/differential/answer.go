@@ -86,13 +86,13 @@ var placement = regexp.MustCompile(`(found a potential placement for pod) on nod
 // and that whose pods are preempted, which is compared by itself.
 func sensible(message string) string {
 	message = placement.ReplaceAllString(message, "$1, preempting $2 victims")
-	if strings.HasPrefix(message, noSearch) {
-		return noSearch + " …"
+	if before, _, found := strings.Cut(message, noSearch); found {
+		return before + noSearch + " …"
 	}
 	return message
 }
 
-// noSearch begins the message of a search for devices that failed.
+// noSearch begins the message, or its part about preemption, of a search for devices that failed.
 const noSearch = `running "DynamicResources" filter plugin:`
 
 // feasible returns the nodes that a scheduler has found to be feasible, sorted.
@@ -132,6 +132,9 @@ func (a answer) best() []string {
 // differences returns in what two answers differ. except are plugins whose scores may differ. tie says whether two
 // preemptions are equally good.
 func differences(ours, theirs answer, except []string, tie func(ours, theirs answer) bool) []string {
+	if noDomain(theirs.Why) {
+		return nil
+	}
 	var out []string
 	differ := func(what string, a, b any) { out = append(out, fmt.Sprintf("%s: ours %v, upstream's %v", what, a, b)) }
 	for _, a := range []answer{ours, theirs} {
@@ -179,6 +182,10 @@ func sameReason(ours, theirs string) bool {
 	}
 	return ours == theirs
 }
+
+// noDomain reports whether upstream's scheduler could not look for victims: it cannot as long as a pod group has a pod on
+// a node that is gone.
+func noDomain(why string) bool { return strings.Contains(why, "failed to get node info for node") }
 
 func union(a, b map[string]int64) map[string]int64 {
 	out := maps.Clone(a)

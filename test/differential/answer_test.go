@@ -97,16 +97,17 @@ func victims() map[string]*v1.Pod {
 	return out
 }
 
-func TestPodOfPath(t *testing.T) {
+func TestObjectOfPath(t *testing.T) {
 	for path, want := range map[string][]string{
-		"/api/v1/namespaces/ns/pods/p":                       {"ns", "p", ""},
-		"/api/v1/namespaces/ns/pods/p/binding":               {"ns", "p", "binding"},
-		"/api/v1/namespaces/ns/pods":                         {"", "", ""},
-		"/apis/events.k8s.io/v1/namespaces/ns/events":        {"", "", ""},
-		"/api/v1/namespaces/ns/persistentvolumeclaims/claim": {"", "", ""},
+		"/api/v1/namespaces/ns/pods/p":                                 {"pods", "ns/p", ""},
+		"/api/v1/namespaces/ns/pods/p/binding":                         {"pods", "ns/p", "binding"},
+		"/api/v1/namespaces/ns/pods":                                   {"", "", ""},
+		"/api/v1/nodes/n":                                              {"", "", ""},
+		"/apis/events.k8s.io/v1/namespaces/ns/events":                  {"", "", ""},
+		"/apis/scheduling.k8s.io/v1beta1/namespaces/ns/podgroups/many": {"podgroups", "ns/many", ""},
 	} {
-		namespace, name, sub := podOfPath(path)
-		if got := []string{namespace, name, sub}; !slices.Equal(got, want) {
+		resource, name, sub := objectOfPath(path)
+		if got := []string{resource, name, sub}; !slices.Equal(got, want) {
 			t.Errorf("%s: %q, want %q", path, got, want)
 		}
 	}

@@ -32,6 +32,7 @@ type options struct {
 	seed             uint64
 	clusters, pods   int
 	most             int
+	groups           bool
 }
 
 func main() {
@@ -41,6 +42,7 @@ func main() {
 	flag.Uint64Var(&o.seed, "seed", 1, "the first cluster's seed; each next one's is one higher")
 	flag.IntVar(&o.clusters, "clusters", 20, "clusters to play")
 	flag.IntVar(&o.pods, "pods", 40, "pods to ask about in each cluster")
+	flag.BoolVar(&o.groups, "groups", false, "ask about pod groups, too, with the gates that they need")
 	flag.IntVar(&o.most, "differences", 5, "end after so many clusters with a difference")
 	flag.Parse()
 	if flag.NArg() != 1 || o.upstream == "" {
@@ -74,8 +76,15 @@ func run(ctx context.Context, o options) (err error) {
 		return err
 	}
 	// Clusters are made up as a whole: nobody is to add taints, finalizers or priorities.
-	api, err := servers.Wherry(wherry, "--disable-admission-plugins=TaintNodesByCondition,StorageObjectInUseProtection,"+
-		"Priority,RuntimeClass,DefaultTolerationSeconds,DefaultStorageClass,PodTopologyLabels")(ctx, dir)
+	flags := []string{"--disable-admission-plugins=TaintNodesByCondition,StorageObjectInUseProtection,PodGroupProtection," +
+		"Priority,RuntimeClass,DefaultTolerationSeconds,DefaultStorageClass,PodTopologyLabels"}
+	ourGates, theirGates := []string{"scheduler"}, gates
+	if o.groups {
+		flags = append(flags, "--feature-gates="+groupGates)
+		ourGates = append(ourGates, "--feature-gates="+groupGates)
+		theirGates += "," + groupGates
+	}
+	api, err := servers.Wherry(wherry, flags...)(ctx, dir)
 	if err != nil {
 		return err
 	}
@@ -84,12 +93,12 @@ func run(ctx context.Context, o options) (err error) {
 	if err != nil {
 		return err
 	}
-	ours, err := startScheduler(ctx, dir, api.Config, "wherry", wherry, "scheduler")
+	ours, err := startScheduler(ctx, dir, api.Config, "wherry", wherry, ourGates...)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, ours.stop()) }()
-	theirs, err := startScheduler(ctx, dir, api.Config, "upstream", o.upstream, "--feature-gates="+gates)
+	theirs, err := startScheduler(ctx, dir, api.Config, "upstream", o.upstream, "--feature-gates="+theirGates)
 	if err != nil {
 		return err
 	}
@@ -101,11 +110,15 @@ func run(ctx context.Context, o options) (err error) {
 // does not look at the others. The operators are alpha in 1.37, and ours has them always.
 const gates = "OpportunisticBatching=false,TaintTolerationComparisonOperators=true"
 
+// groupGates are those of pod groups.
+const groupGates = "GenericWorkload=true,TopologyAwareWorkloadScheduling=true"
+
 // match is both schedulers over all clusters.
 type match struct {
 	options
 	world        *world
 	ours, theirs *scheduler
+	running      []*group // of this cluster, with pods that are bound
 
 	asked, placed, preempting int // pods
 	stale                     int // differences that were gone when asked again

@@ -35,6 +35,7 @@ func (m *match) cluster(ctx context.Context, seed uint64) (report string, err er
 			return "", err
 		}
 	}
+	m.running = nil
 	objects := d.cluster()
 	known := map[string]*v1.Pod{}
 	for _, o := range objects {
@@ -49,6 +50,11 @@ func (m *match) cluster(ctx context.Context, seed uint64) (report string, err er
 		return "", err
 	}
 	for i, pod := range roll(seed, 1).incoming(m.pods) {
+		if m.groups && i%3 == 0 {
+			if report, err := m.playGroup(ctx, seed, i, known); report != "" || err != nil {
+				return report, err
+			}
+		}
 		report, best, err := m.both(ctx, seed, pod, known)
 		if report != "" || err != nil {
 			return report, err
@@ -124,7 +130,7 @@ func exceptions(pod *v1.Pod) []string {
 
 // ask creates the pod, and waits for both answers.
 func (m *match) ask(ctx context.Context, pod *v1.Pod) (ours, theirs answer, err error) {
-	if err := errors.Join(m.ours.expect(pod), m.theirs.expect(pod)); err != nil {
+	if err := errors.Join(m.ours.expect("", pod), m.theirs.expect("", pod)); err != nil {
 		return ours, theirs, err
 	}
 	if err := m.world.create(ctx, pod); err != nil {

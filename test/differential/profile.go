@@ -1,12 +1,16 @@
 package main
 
 // Profiles beside the default one. Both schedulers have all of them.
-const profilePacked, profileRatio = "packed", "ratio"
+const profilePacked, profileRatio, profileOrdered = "packed", "ratio", "ordered"
 
 // profiles are those of the configuration. NodeResourcesBalancedAllocation must not name example.com/gpu: upstream's panics.
 const profiles = `
 - schedulerName: default-scheduler
   plugins: {preBind: {disabled: [{name: "*"}]}}
+- schedulerName: ordered
+  plugins:
+    preBind: {disabled: [{name: "*"}]}
+    score: {disabled: [{name: NodeAffinity}], enabled: [{name: NodeAffinity, weight: 2000}]}
 - schedulerName: packed
   plugins: {preBind: {disabled: [{name: "*"}]}}
   pluginConfig:

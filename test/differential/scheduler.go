@@ -76,7 +76,7 @@ profiles:
 	s.process, err = servers.Command(ctx, dir, binary, append(slices.Clone(args), "--config", config,
 		"--secure-port", port, "--bind-address", "127.0.0.1", "--authentication-kubeconfig", kubeconfig,
 		"--authorization-kubeconfig", kubeconfig,
-		"--vmodule", "schedule_one=10")...)
+		"--vmodule", "schedule_one=10,schedule_one_podgroup=10,podgroups=10")...)
 	if err != nil {
 		return nil, err
 	}
@@ -88,30 +88,52 @@ profiles:
 
 func (s *scheduler) stop() error { return errors.Join(s.process.End(), s.tap.stop(), s.log.Close()) }
 
-// expect is called before the pod is created.
-func (s *scheduler) expect(pod *v1.Pod) error {
-	s.tap.expect(pod.Namespace + "/" + pod.Name)
+// expect is called before the pods are created, and their group, if they have one.
+func (s *scheduler) expect(group string, pods ...*v1.Pod) error {
+	s.tap.expect(group, pods...)
 	_, err := s.log.Seek(0, io.SeekEnd)
 	return err
 }
 
 // answer waits until the scheduler is done with the pod.
 func (s *scheduler) answer(ctx context.Context, pod *v1.Pod) (answer, error) {
+	name := nameOf(pod)
+	w, err := s.wait(ctx, func(w writes) (time.Duration, bool) {
+		p := w.pods[name]
+		switch {
+		case p.condition == nil:
+			return 0, false
+		case p.node != "" || p.nominated == "":
+			return 0, true
+		}
+		return quietFor(len(w.victims) < victimsIn(p.condition.Message)), true
+	})
+	if err != nil {
+		return answer{}, err
+	}
+	return s.understand(pod, w)
+}
+
+// quietFor returns how long it must be quiet until no victim comes any more; missing if more of them were announced: it
+// may be that they are going already.
+func quietFor(missing bool) time.Duration {
+	if missing {
+		return 5 * quiet
+	}
+	return quiet
+}
+
+// wait waits until what was written is all there is: done says so if nothing more comes for so long. It gives up after
+// some time.
+func (s *scheduler) wait(ctx context.Context, done func(writes) (time.Duration, bool)) (writes, error) {
 	late := time.After(patience)
 	for {
 		w, more := s.tap.so()
 		var pause <-chan time.Time
-		if w.condition != nil {
-			if w.node != "" || w.nominated == "" {
-				return s.understand(pod, w)
-			}
-			enough := quiet
-			if len(w.victims) < victimsIn(w.condition.Message) { // it may be that the others are going already
-				enough *= 5
-			}
+		if enough, ok := done(w); ok {
 			left := enough - time.Since(w.last)
-			if left <= 0 {
-				return s.understand(pod, w)
+			if enough == 0 || left <= 0 {
+				return w, nil
 			}
 			pause = time.After(left)
 		}
@@ -119,9 +141,9 @@ func (s *scheduler) answer(ctx context.Context, pod *v1.Pod) (answer, error) {
 		case <-more:
 		case <-pause:
 		case <-late:
-			return s.understand(pod, w)
+			return w, nil
 		case <-ctx.Done():
-			return answer{}, context.Cause(ctx)
+			return writes{}, context.Cause(ctx)
 		}
 	}
 }
@@ -132,15 +154,23 @@ func (s *scheduler) understand(pod *v1.Pod, w writes) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	a := answer{Node: w.node}
-	switch {
-	case w.condition == nil && w.node == "":
-		a.Why = "no answer"
-	case w.node == "":
-		a.Why, a.Nominated, a.Victims = w.condition.Reason+": "+sensible(w.condition.Message), w.nominated, w.victims
-		slices.Sort(a.Victims)
-	default:
-		a.Scores = scoresOf(string(log), pod.Namespace+"/"+pod.Name)
+	p := w.pods[nameOf(pod)]
+	a := p.answer()
+	if a.Node != "" {
+		a.Scores = scoresOf(string(log), nameOf(pod))
+	} else {
+		a.Victims = slices.Sorted(slices.Values(w.victims))
 	}
 	return a, nil
+}
+
+// answer returns what was said of a pod, without scores and victims.
+func (p said) answer() answer {
+	switch {
+	case p.node != "":
+		return answer{Node: p.node}
+	case p.condition == nil:
+		return answer{Why: "no answer"}
+	}
+	return answer{Why: p.condition.Reason + ": " + sensible(p.condition.Message), Nominated: p.nominated}
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -14,6 +15,8 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -29,18 +32,25 @@ type tap struct {
 	done   chan struct{} // closed when the server has ended
 
 	mu      sync.Mutex
-	pod     string // the one that is asked about, as namespace/name
 	heard   writes
 	changed chan struct{} // closed at every write
+	held    chan struct{} // closed when bindings may fail
 }
 
-// writes are what a scheduler has written about the pod.
+// writes are what a scheduler has written about the pods that it is asked about.
 type writes struct {
+	pods    map[string]said   // as namespace/name
+	group   string            // the one that the pods are of, if any, as namespace/name
+	result  *metav1.Condition // the first PodGroupInitiallyScheduled of the group
+	victims []string          // pods that were deleted for them
+	last    time.Time
+}
+
+// said is what a scheduler has written about a pod.
+type said struct {
 	node      string           // where it is to be bound
 	condition *v1.PodCondition // the first PodScheduled; it comes last, also after a binding that failed
 	nominated string
-	victims   []string // pods that were deleted for it
-	last      time.Time
 }
 
 // newTap starts a tap.
@@ -64,7 +74,7 @@ func newTap(ctx context.Context, cfg *rest.Config) (*tap, error) {
 	}
 	t := &tap{
 		url: "http://" + l.Addr().String(), client: &http.Client{Transport: transport}, target: target,
-		done: make(chan struct{}), changed: make(chan struct{}),
+		done: make(chan struct{}), changed: make(chan struct{}), held: make(chan struct{}),
 	}
 	either := func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodGet {
@@ -87,19 +97,57 @@ func (t *tap) stop() error {
 	return err
 }
 
-// expect begins to listen for what is written about a pod.
-func (t *tap) expect(pod string) {
+// expect begins to listen for what is written about pods, and about their group, if they have one.
+func (t *tap) expect(group string, pods ...*v1.Pod) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.pod, t.heard = pod, writes{}
+	t.releaseLocked()
+	t.heard, t.held = writes{pods: map[string]said{}, group: group}, make(chan struct{})
+	if group == "" {
+		close(t.held)
+	}
+	for _, p := range pods {
+		t.heard.pods[nameOf(p)] = said{}
+	}
+}
+
+// release lets the bindings of a group's pods fail. Before that none of the room that they were given is free again.
+func (t *tap) release() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.releaseLocked()
+}
+
+func (t *tap) releaseLocked() {
+	select {
+	case <-t.held:
+	default:
+		close(t.held)
+	}
+}
+
+// failed waits until bindings may fail.
+func (t *tap) failed(ctx context.Context) {
+	t.mu.Lock()
+	held := t.held
+	t.mu.Unlock()
+	select {
+	case <-held:
+	case <-ctx.Done():
+	}
 }
 
 // so returns what was written so far, and a channel that is closed when there is more.
 func (t *tap) so() (writes, <-chan struct{}) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.heard, t.changed
+	heard := t.heard
+	heard.pods = maps.Clone(heard.pods)
+	return heard, t.changed
 }
+
+// nameOf returns namespace/name.
+func nameOf(o metav1.Object) string { return o.GetNamespace() + "/" + o.GetName() }
 
 // write answers a write.
 func (t *tap) write(w http.ResponseWriter, r *http.Request) {
@@ -109,10 +157,14 @@ func (t *tap) write(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	path, _ := strings.CutSuffix(r.URL.Path, "/status")
-	namespace, name, sub := podOfPath(path)
-	defer t.note(r.Method, namespace+"/"+name, sub, body)
+	resource, name, sub := objectOfPath(path)
+	if sub != "binding" {
+		defer t.note(r.Method, resource, name, sub, body)
+	}
 	switch {
 	case sub == "binding":
+		t.note(r.Method, resource, name, sub, body)
+		t.failed(r.Context())
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusInternalServerError)
 		_ = json.NewEncoder(w).Encode(metav1.Status{
@@ -147,32 +199,41 @@ func (t *tap) asItIs(w http.ResponseWriter, r *http.Request, path string) {
 	_, _ = io.Copy(w, resp.Body)
 }
 
-// podOfPath returns the pod of a path /api/v1/namespaces/NS/pods/NAME[/SUB]; nothing for any other.
-func podOfPath(path string) (namespace, name, sub string) {
-	parts := strings.Split(strings.TrimPrefix(path, "/api/v1/namespaces/"), "/")
-	if len(parts) < 3 || parts[1] != "pods" {
+// objectOfPath returns the object of a path …/namespaces/NS/RESOURCE/NAME[/SUB], as namespace/name; nothing for any other.
+func objectOfPath(path string) (resource, name, sub string) {
+	_, path, _ = strings.Cut(path, "/namespaces/")
+	parts := strings.Split(path, "/")
+	if len(parts) < 3 {
 		return "", "", ""
 	}
 	if len(parts) > 3 {
 		sub = parts[3]
 	}
-	return parts[0], parts[2], sub
+	return parts[1], parts[0] + "/" + parts[2], sub
 }
 
-// note keeps a write, if it is about the pod that is asked about, or deletes another one for it.
-func (t *tap) note(method, pod, sub string, body []byte) {
+// note keeps a write, if it is about what is asked about, or deletes another pod for it.
+func (t *tap) note(method, resource, name, sub string, body []byte) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.heard.last = time.Now()
+	w := &t.heard
+	w.last = time.Now()
+	pod, asked := w.pods[name]
 	switch {
-	case method == http.MethodDelete && pod != t.pod && pod != "/":
-		t.heard.victims = append(t.heard.victims, pod)
-	case pod != t.pod:
+	case resource == "podgroups" && name == w.group && w.result == nil:
+		w.result = conditionOf(body)
+	case resource != "pods":
 		return
-	case sub == "binding" && t.heard.condition == nil:
-		t.heard.node = boundTo(body)
-	case method == http.MethodPatch && t.heard.condition == nil:
-		t.heard.condition, t.heard.nominated = patched(body)
+	case method == http.MethodDelete && !asked:
+		w.victims = append(w.victims, name)
+	case !asked:
+		return
+	case sub == "binding" && pod.condition == nil:
+		pod.node = boundTo(body)
+		w.pods[name] = pod
+	case method == http.MethodPatch && pod.condition == nil:
+		pod.condition, pod.nominated = patched(body)
+		w.pods[name] = pod
 	}
 	close(t.changed)
 	t.changed = make(chan struct{})
@@ -199,4 +260,15 @@ func patched(patch []byte) (*v1.PodCondition, string) {
 		}
 	}
 	return nil, ""
+}
+
+// conditionOf returns the condition PodGroupInitiallyScheduled that a patch of a group's status has, or nil.
+func conditionOf(patch []byte) *metav1.Condition {
+	var p struct {
+		Status schedulingv1beta1.PodGroupStatus
+	}
+	if err := json.NewDecoder(bytes.NewReader(patch)).Decode(&p); err != nil {
+		return nil
+	}
+	return meta.FindStatusCondition(p.Status.Conditions, schedulingv1beta1.PodGroupInitiallyScheduled)
 }

@@ -32,6 +32,7 @@ var kinds = map[string]schema.GroupVersionResource{
 	"Pod":                 {Version: "v1", Resource: "pods"},
 	"Service":             {Version: "v1", Resource: "services"},
 	"PodDisruptionBudget": {Group: "policy", Version: "v1", Resource: "poddisruptionbudgets"},
+	"PodGroup":            {Group: "scheduling.k8s.io", Version: "v1beta1", Resource: "podgroups"},
 
 	"ReplicationController": {Version: "v1", Resource: "replicationcontrollers"},
 	"ReplicaSet":            {Group: "apps", Version: "v1", Resource: "replicasets"},

@@ -2,7 +2,6 @@ package cache
 
 import (
 	"fmt"
-	"slices"
 
 	"k8s.io/apimachinery/pkg/util/sets"
 	fwk "k8s.io/kube-scheduler/framework"
@@ -16,7 +15,7 @@ type within struct {
 	at    uint64
 }
 
-// AssumePlacement narrows the snapshot to some of its nodes, as if there were no others, until ForgetPlacement.
+// AssumePlacement narrows the snapshot to some of its nodes, until ForgetPlacement: pods may go nowhere else.
 func (s *Snapshot) AssumePlacement(p *fwk.Placement) error {
 	w := &within{in: sets.New[string]()}
 	for _, n := range p.Nodes {
@@ -33,10 +32,10 @@ func (s *Snapshot) AssumePlacement(p *fwk.Placement) error {
 	return nil
 }
 
-// ForgetPlacement makes the snapshot have all nodes again.
+// ForgetPlacement lets pods go to all nodes again.
 func (s *Snapshot) ForgetPlacement() { s.within = nil }
 
-// Narrowed reports whether the snapshot has only some of the nodes. Their places are those in all of them.
+// Narrowed reports whether pods may go to some of the nodes only. Their places are those in all of them.
 func (s *Snapshot) Narrowed() bool { return s.within != nil }
 
 // narrowed returns the nodes that the snapshot is narrowed to, as they are now.
@@ -53,12 +52,4 @@ func (s *Snapshot) narrowed() []fwk.NodeInfo {
 		}
 	}
 	return w.list
-}
-
-// only returns those of the nodes that the snapshot is narrowed to.
-func (s *Snapshot) only(nodes []fwk.NodeInfo) []fwk.NodeInfo {
-	if s.within == nil {
-		return nodes
-	}
-	return slices.DeleteFunc(slices.Clone(nodes), func(n fwk.NodeInfo) bool { return !s.within.in.Has(n.Node().Name) })
 }

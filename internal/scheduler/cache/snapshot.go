@@ -153,12 +153,7 @@ func (s *Snapshot) settle() {
 }
 
 // Order returns a number that changes whenever nodes change their places in the list.
-func (s *Snapshot) Order() uint64 {
-	if s.within != nil {
-		return ^s.order // no list of all nodes has it
-	}
-	return s.order
-}
+func (s *Snapshot) Order() uint64 { return s.order }
 
 // zone identifies a node's zone and region.
 func zone(n *framework.NodeInfo) string {
@@ -166,7 +161,8 @@ func zone(n *framework.NodeInfo) string {
 	return l["topology.kubernetes.io/region"] + "/" + l["topology.kubernetes.io/zone"]
 }
 
-// Nodes returns all nodes. The caller must not change the slice.
+// Nodes returns the nodes to which pods may go: all, or those that the snapshot is narrowed to. The caller must not change
+// the slice.
 func (s *Snapshot) Nodes() []fwk.NodeInfo {
 	if s.within != nil {
 		return s.narrowed()
@@ -177,8 +173,9 @@ func (s *Snapshot) Nodes() []fwk.NodeInfo {
 // NodeInfos returns the snapshot itself.
 func (s *Snapshot) NodeInfos() fwk.NodeInfoLister { return s }
 
-// List returns all nodes. The caller must not change the slice.
-func (s *Snapshot) List() ([]fwk.NodeInfo, error) { return s.Nodes(), nil }
+// List returns all nodes: pods elsewhere matter, too, to those that may go to some only. The caller must not change the
+// slice.
+func (s *Snapshot) List() ([]fwk.NodeInfo, error) { return s.list, nil }
 
 // Get returns the node, or an error if there is none.
 func (s *Snapshot) Get(name string) (fwk.NodeInfo, error) {
@@ -186,10 +183,13 @@ func (s *Snapshot) Get(name string) (fwk.NodeInfo, error) {
 	if err != nil {
 		return nil, err
 	}
-	if s.within != nil && !s.within.in.Has(name) {
-		return nil, fmt.Errorf("node %q is not in the placement", name)
-	}
 	return n, nil
+}
+
+// Candidate returns the node, if pods may go there.
+func (s *Snapshot) Candidate(name string) (fwk.NodeInfo, bool) {
+	n, ok := s.byName[name]
+	return n, ok && (s.within == nil || s.within.in.Has(name))
 }
 
 func (s *Snapshot) node(name string) (*framework.NodeInfo, error) {
@@ -202,13 +202,13 @@ func (s *Snapshot) node(name string) (*framework.NodeInfo, error) {
 // HavePodsWithAffinityList returns the nodes with pods that have any affinity to pods. The caller must not change the
 // slice.
 func (s *Snapshot) HavePodsWithAffinityList() ([]fwk.NodeInfo, error) {
-	return s.only(s.affine.nodes), nil
+	return s.affine.nodes, nil
 }
 
 // HavePodsWithRequiredAntiAffinityList returns the nodes with pods that keep others away. The caller must not change
 // the slice.
 func (s *Snapshot) HavePodsWithRequiredAntiAffinityList() ([]fwk.NodeInfo, error) {
-	return s.only(s.anti.nodes), nil
+	return s.anti.nodes, nil
 }
 
 // HavePodsWithRequiredNonHostScopedAntiAffinityList returns the nodes with pods that keep others away

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 )
 
@@ -107,7 +108,11 @@ func (p *Profile) BestPlacement(ctx context.Context, states []fwk.PlacementCycle
 			totals[i] += s.Score * pl.weight
 		}
 	}
+	log := klog.FromContext(ctx).V(10)
 	for i, total := range totals {
+		if log.Enabled() {
+			log.Info("Calculated placement's final score for podGroup", "placement", placements[i].Name, "score", total)
+		}
 		if total > totals[best] {
 			best = i
 		}

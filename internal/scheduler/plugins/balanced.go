@@ -60,8 +60,12 @@ func (b NodeResourcesBalancedAllocation) Score(ctx context.Context, state fwk.Cy
 
 // balance returns 100 for equal shares, and less by their standard deviation.
 func balance(shares []float64) int64 {
-	if len(shares) < 2 {
+	const all = float64(fwk.MaxScore)
+	switch len(shares) {
+	case 0, 1:
 		return fwk.MaxScore
+	case 2: // as upstream has it: the sum of squares is rounded otherwise
+		return int64((1 - math.Abs(shares[0]-shares[1])/2) * all)
 	}
 	var sum, squares float64
 	for _, s := range shares {
@@ -71,7 +75,7 @@ func balance(shares []float64) int64 {
 	for _, s := range shares {
 		squares += (s - mean) * (s - mean)
 	}
-	return int64((1 - math.Sqrt(squares/float64(len(shares)))) * float64(fwk.MaxScore))
+	return int64((1 - math.Sqrt(squares/float64(len(shares)))) * all)
 }
 
 // ScoreExtensions returns nil: the score is on the right scale already.

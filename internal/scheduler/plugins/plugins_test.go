@@ -586,6 +586,13 @@ func TestBalancedAllocation(t *testing.T) {
 	}
 }
 
+// TestTwoSharesAreRoundedAsUpstreamDoes: by the sum of squares it would be 65.
+func TestTwoSharesAreRoundedAsUpstreamDoes(t *testing.T) {
+	if got := balance([]float64{0.1, 0.8}); got != 64 {
+		t.Errorf("%d, want 64", got)
+	}
+}
+
 func TestImageNames(t *testing.T) {
 	for in, want := range map[string]string{"busybox": "busybox:latest", "localhost:5000/a": "localhost:5000/a:latest", "a:1": "a:1", "r:1/a@sha256:0": "r:1/a@sha256:0"} {
 		if got := withTag(in); got != want {

@@ -221,13 +221,14 @@ func (a *InterPodAffinity) PreFilter(ctx context.Context, state fwk.CycleState, 
 	if s.anti, err = a.resolveAll(info.GetRequiredAntiAffinityTerms()); err != nil {
 		return nil, fwk.AsStatus(err)
 	}
-	if s.friends.there, err = a.ask(ctx, "friends", s.affinity, s.isFriend); err != nil {
+	keep := state.IsPodGroupSchedulingCycle()
+	if s.friends.there, err = a.ask(ctx, keep, "friends", s.affinity, s.isFriend); err != nil {
 		return nil, fwk.AsStatus(err)
 	}
-	if s.foes.there, err = a.ask(ctx, "foes", s.anti, s.isFoe); err != nil {
+	if s.foes.there, err = a.ask(ctx, keep, "foes", s.anti, s.isFoe); err != nil {
 		return nil, fwk.AsStatus(err)
 	}
-	if s.hostile.there, err = a.meet(ctx, s); err != nil {
+	if s.hostile.there, err = a.meet(ctx, keep, s); err != nil {
 		return nil, fwk.AsStatus(err)
 	}
 	s.keys = keysOf(s.hostile.there)
@@ -239,20 +240,20 @@ func (a *InterPodAffinity) PreFilter(ctx context.Context, state fwk.CycleState, 
 }
 
 // ask counts the pods that are what a pod's own terms ask for.
-func (a *InterPodAffinity) ask(ctx context.Context, what string, terms []fwk.AffinityTerm, is func(fwk.PodInfo, func(key string))) (map[domain]sum, error) {
+func (a *InterPodAffinity) ask(ctx context.Context, keep bool, what string, terms []fwk.AffinityTerm, is func(fwk.PodInfo, func(key string))) (map[domain]sum, error) {
 	if len(terms) == 0 {
 		return nil, nil
 	}
-	return a.asked.get(ctx, what+" "+keyOf(terms), a.nodes, a.nodes.List, a.parallel, a.Name(), each(fwk.NodeInfo.GetPods, is))
+	return a.asked.get(ctx, what+" "+keyOf(terms), keep, a.nodes, a.nodes.List, a.parallel, a.Name(), each(fwk.NodeInfo.GetPods, is))
 }
 
 // meet counts the pods whose own anti-affinity matches the pod.
-func (a *InterPodAffinity) meet(ctx context.Context, s *podAffinityState) (map[domain]sum, error) {
+func (a *InterPodAffinity) meet(ctx context.Context, keep bool, s *podAffinityState) (map[domain]sum, error) {
 	nodes, err := a.nodes.HavePodsWithRequiredAntiAffinityList()
 	if err != nil || len(nodes) == 0 {
 		return nil, err
 	}
-	return a.met.get(ctx, s.self(), a.nodes, a.nodes.HavePodsWithRequiredAntiAffinityList, a.parallel, a.Name(),
+	return a.met.get(ctx, s.self(), keep, a.nodes, a.nodes.HavePodsWithRequiredAntiAffinityList, a.parallel, a.Name(),
 		each(fwk.NodeInfo.GetPodsWithRequiredAntiAffinity, s.isHostile))
 }
 
@@ -466,7 +467,7 @@ func (a *InterPodAffinity) PreScore(ctx context.Context, state fwk.CycleState, p
 		return cmp.Or(fwk.AsStatus(err), fwk.NewStatus(fwk.Skip))
 	}
 	s := &podScores{}
-	s.weighed, err = a.weighed.get(ctx, wishes.String()+self.self(), a.nodes, few, a.parallel, a.Name(), func(n fwk.NodeInfo) (out []share[domain]) {
+	s.weighed, err = a.weighed.get(ctx, wishes.String()+self.self(), false, a.nodes, few, a.parallel, a.Name(), func(n fwk.NodeInfo) (out []share[domain]) {
 		for _, p := range there(n) {
 			a.weigh(own, pod, self.namespace, p, func(key string, weight int64) { out = gather(out, key, n.Node(), weight) })
 		}

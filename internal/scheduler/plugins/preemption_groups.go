@@ -24,12 +24,13 @@ import (
 )
 
 // PodGroupPostFilter makes room for a gang that does not fit, on all nodes at once (KEP-5710): as unimportant pods as
-// possible end, and none of them unless the whole gang fits then. Pods of a basic group are on their own (PostFilter).
+// possible end, and none of them unless the whole gang fits then. Pods of a basic group are on their own (PostFilter); if
+// that finds room for none of them, it is made for any of them here.
 func (d *DefaultPreemption) PodGroupPostFilter(ctx context.Context, _ fwk.PodGroupCycleState, info fwk.PodGroupInfo,
 	schedule fwk.PodGroupSchedulingFunc,
 ) (*fwk.PodGroupPostFilterResult, *fwk.Status) {
 	group := info.GetPodGroup()
-	if group == nil || MinCount(group) == 0 {
+	if group == nil {
 		return nil, fwk.NewStatus(fwk.Unschedulable)
 	}
 	preemptionAttempts.Inc()

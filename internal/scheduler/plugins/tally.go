@@ -2,6 +2,7 @@ package plugins
 
 import (
 	"context"
+	"maps"
 	"slices"
 
 	fwk "k8s.io/kube-scheduler/framework"
@@ -10,7 +11,7 @@ import (
 // tally is a sum over all nodes that is kept up to date instead of being summed up anew: the pods that
 // matter to a pod, by domain. Pods that ask the same (those of a deployment) share it. K is a domain.
 //
-// It belongs to the scheduling cycle. What has sums refers to has to be read within it.
+// It belongs to the scheduling cycle. What sums refers to has to be read within it, unless it is kept.
 type tally[K comparable] struct {
 	of func(fwk.NodeInfo) []share[K] // what a node adds
 
@@ -18,6 +19,7 @@ type tally[K comparable] struct {
 	parts [][]share[K] // by the node's place
 	order uint64       // of the places
 	seen  uint64       // the moment up to which changes are in
+	kept  bool         // somebody keeps these sums: changes are to be made to a copy
 }
 
 // share is what one node adds to a domain.
@@ -56,6 +58,9 @@ func (t *tally[K]) update(ctx context.Context, from fwk.NodeInfoLister, parallel
 		t.order, t.seen = c.Order(), now
 		return nil
 	}
+	if t.kept && len(names) > 0 {
+		t.sums, t.kept = maps.Clone(t.sums), false
+	}
 	for i, changed := range names {
 		if i < 64 && slices.Contains(names[:i], changed) {
 			continue // most often it is one node, twice: a pod was assumed there, and bound
@@ -87,6 +92,7 @@ func (t *tally[K]) count(ctx context.Context, from fwk.NodeInfoLister, parallel 
 
 // over sums up what some nodes add.
 func (t *tally[K]) over(ctx context.Context, nodes []fwk.NodeInfo, parallel fwk.Parallelizer, name string) error {
+	t.kept = false
 	t.sums, t.parts = map[K]sum{}, make([][]share[K], len(nodes))
 	parallel.Until(ctx, len(nodes), func(i int) { t.parts[i] = t.of(nodes[i]) }, name)
 	if ctx.Err() != nil {
@@ -125,12 +131,12 @@ const (
 )
 
 // get returns the sums for a question, which the key identifies. of says what a node adds, and few has the nodes
-// that add anything.
+// that add anything. If they are kept, they stay as they are while other pods are looked at, as those of one group.
 //
 // What is asked for the second time is remembered. Pods often have labels that no other has, and questions in which
 // these occur come but once.
 func (t *tallies[K]) get(
-	ctx context.Context, key string, all fwk.NodeInfoLister, few func() ([]fwk.NodeInfo, error), parallel fwk.Parallelizer, name string, of func(fwk.NodeInfo) []share[K],
+	ctx context.Context, key string, keep bool, all fwk.NodeInfoLister, few func() ([]fwk.NodeInfo, error), parallel fwk.Parallelizer, name string, of func(fwk.NodeInfo) []share[K],
 ) (map[K]sum, error) {
 	i := slices.Index(t.keys, key)
 	if _, ok := all.(changes); !ok || i < 0 && !slices.Contains(t.once, key) {
@@ -158,6 +164,7 @@ func (t *tallies[K]) get(
 	if err := found.update(ctx, all, parallel, name); err != nil {
 		return nil, err
 	}
+	found.kept = found.kept || keep
 	t.keys, t.kept = append(t.keys, key), append(t.kept, found)
 	return found.sums, nil
 }

@@ -34,6 +34,7 @@ func TestTallyIsWhatCountingAnewFinds(t *testing.T) {
 		return &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("n", i), Labels: map[string]string{"zone": zone, v1.LabelTopologyZone: zone}}}
 	}
 	var all tallies[domain]
+	var held, asHeld map[domain]sum
 	kept := 0
 	for round := range 3000 {
 		for range 1 + dice.IntN(3) {
@@ -62,7 +63,8 @@ func TestTallyIsWhatCountingAnewFinds(t *testing.T) {
 		if dice.IntN(3) == 0 {
 			continue // nobody asks
 		}
-		got, err := all.get(t.Context(), "blue", snapshot, snapshot.List, parallel, "test", blue)
+		keep := dice.IntN(4) == 0
+		got, err := all.get(t.Context(), "blue", keep, snapshot, snapshot.List, parallel, "test", blue)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -73,11 +75,17 @@ func TestTallyIsWhatCountingAnewFinds(t *testing.T) {
 		if !maps.Equal(got, want.sums) {
 			t.Fatalf("round %d: %v, but it is %v", round, got, want.sums)
 		}
+		if !maps.Equal(held, asHeld) {
+			t.Fatalf("round %d: sums that are kept were %v, and are %v now", round, asHeld, held)
+		}
+		if keep {
+			held, asHeld = got, maps.Clone(got)
+		}
 		if len(all.kept) > 0 && all.kept[0].order == snapshot.Order() {
 			kept++
 		}
 		other := fmt.Sprint("once ", round) // asked by a pod like no other
-		if _, err := all.get(t.Context(), other, snapshot, snapshot.List, parallel, "test", blue); err != nil {
+		if _, err := all.get(t.Context(), other, false, snapshot, snapshot.List, parallel, "test", blue); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -329,7 +329,10 @@ func (t *PodTopologySpread) PreFilter(ctx context.Context, state fwk.CycleState,
 		constraints: constraints, affinity: nodeaffinity.GetRequiredNodeAffinity(pod),
 		domains: make([]int, len(constraints)), fewest: make([]int64, len(constraints)),
 	}
-	if s.counted, err = t.count(ctx, &spreadQuestion{pod: pod, constraints: constraints, affinity: s.affinity, strict: true}); err != nil {
+	q := &spreadQuestion{
+		pod: pod, constraints: constraints, affinity: s.affinity, strict: true, keep: state.IsPodGroupSchedulingCycle(),
+	}
+	if s.counted, err = t.count(ctx, q); err != nil {
 		return nil, fwk.AsStatus(err)
 	}
 	s.findFewest()
@@ -343,6 +346,7 @@ type spreadQuestion struct {
 	constraints []constraint
 	affinity    nodeaffinity.RequiredNodeAffinity
 	strict      bool // nodes must have all keys to count
+	keep        bool // the answer is to be kept
 	perNode     bool // what has a host name is a node of its own, and counts, whatever the name is
 }
 
@@ -352,7 +356,7 @@ func (t *PodTopologySpread) count(ctx context.Context, q *spreadQuestion) (map[s
 	if err != nil {
 		return nil, err
 	}
-	return t.counted.get(ctx, key, t.nodes, t.nodes.List, t.parallel, t.Name(), func(n fwk.NodeInfo) []share[spreadDomain] {
+	return t.counted.get(ctx, key, q.keep, t.nodes, t.nodes.List, t.parallel, t.Name(), func(n fwk.NodeInfo) []share[spreadDomain] {
 		if q.strict && !hasKeys(n.Node(), q.constraints) {
 			return nil
 		}

@@ -23,7 +23,8 @@ import (
 type victim struct {
 	pods     []fwk.PodInfo
 	priority int32
-	group    *schedulingv1beta1.PodGroup // nil for a pod
+	grouped  bool                        // it is of a pod group
+	group    *schedulingv1beta1.PodGroup // nil for a pod, of a group or not
 	// violations is how many of the pods no disruption budget spares (split).
 	violations int
 }
@@ -47,14 +48,14 @@ func (d *DefaultPreemption) lower(nodes []fwk.NodeInfo, priority int32) []victim
 			}
 			group := groups.Of(all, pod)
 			if group == nil || !wholly(group) {
-				out = append(out, victim{pods: []fwk.PodInfo{p}, priority: own})
+				out = append(out, victim{pods: []fwk.PodInfo{p}, priority: own, grouped: group != nil})
 				continue
 			}
 			i, ok := at[group.UID]
 			if !ok {
 				i = len(out)
 				at[group.UID] = i
-				out = append(out, victim{priority: own, group: group})
+				out = append(out, victim{priority: own, grouped: true, group: group})
 			}
 			out[i].pods = append(out[i].pods, p)
 		}
@@ -103,8 +104,8 @@ func podsOf(victims []victim) []*v1.Pod {
 	return out
 }
 
-// compareVictims puts the more important one first: the one of the higher priority; a group before a pod; of groups, the
-// larger one; and then the one that has run longer.
+// compareVictims puts the more important one first: the one of the higher priority; a group, or a pod of a group, before
+// any other pod; of these, the larger one; and then the one that has run longer.
 func compareVictims(a, b victim) int {
 	return cmp.Or(
 		cmp.Compare(b.priority, a.priority),
@@ -113,9 +114,9 @@ func compareVictims(a, b victim) int {
 	)
 }
 
-// size returns how many pods a group has, and 0 for a pod.
+// size returns how many pods of a group end together, and 0 for a pod that is of none.
 func size(v victim) int {
-	if v.group == nil {
+	if !v.grouped {
 		return 0
 	}
 	return len(v.pods)
