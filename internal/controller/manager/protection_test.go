@@ -203,7 +203,7 @@ func TestAPodGroupOutlivesItsPods(t *testing.T) {
 	}
 }
 
-// A claim says since when no pod has used it: one that waits for a node does, one that is over does not.
+// A claim with a volume says since when no pod has used it: one that waits for a node does, one that is over does not.
 func TestAClaimSaysWhetherItIsUsed(t *testing.T) {
 	c := start(t, nil, "persistentvolumeclaim-protection-controller")
 	c.account(t, "default")
@@ -212,6 +212,12 @@ func TestAClaimSaysWhetherItIsUsed(t *testing.T) {
 	claim.Spec.AccessModes = []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce}
 	claim.Spec.Resources.Requests = v1.ResourceList{v1.ResourceStorage: resource.MustParse(gigabyte)}
 	if _, err := claims.Create(ctx, claim, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := claims.Create(ctx, &v1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "unbound"}, Spec: claim.Spec}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := claims.Patch(ctx, "c", types.MergePatchType, []byte(`{"status":{"phase":"Bound"}}`), metav1.PatchOptions{}, "status"); err != nil {
 		t.Fatal(err)
 	}
 	var last metav1.Time
@@ -242,6 +248,9 @@ func TestAClaimSaysWhetherItIsUsed(t *testing.T) {
 		t.Fatal(err)
 	}
 	says(v1.ConditionTrue, "NoPodsUsingPVC")
+	if c, err := claims.Get(ctx, "unbound", metav1.GetOptions{}); err != nil || len(c.Status.Conditions) != 0 {
+		t.Errorf("%v; a claim without a volume says %v", err, c.Status.Conditions)
+	}
 	// Whoever removes the condition gets it again.
 	if _, err := claims.Patch(ctx, "c", types.MergePatchType, []byte(`{"status":{"conditions":null}}`), metav1.PatchOptions{}, "status"); err != nil {
 		t.Fatal(err)

@@ -38,7 +38,7 @@ func (c *Claims) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// usage keeps the condition. A pod that is over does not use a claim, one that waits for a node does.
+// usage keeps the condition of claims that have a volume. A pod that is over does not use a claim, one that waits for a node does.
 type usage struct {
 	client clientset.Interface
 	lister corelisters.PersistentVolumeClaimLister
@@ -86,7 +86,7 @@ func (u *usage) reconcile(ctx context.Context, key string) error {
 		return err
 	}
 	claim, err := u.lister.PersistentVolumeClaims(namespace).Get(name)
-	if apierrors.IsNotFound(err) || err == nil && claim.DeletionTimestamp != nil {
+	if apierrors.IsNotFound(err) || err == nil && (claim.DeletionTimestamp != nil || claim.Status.Phase != v1.ClaimBound) {
 		return nil
 	}
 	if err != nil {

@@ -82,7 +82,7 @@ func newPod(f facts, ordinal int) *v1.Pod {
 		rev = f.current
 	}
 	p := pods.FromTemplate(rev.template, f.set, kind)
-	p.Name, p.GenerateName = podName(f.set, ordinal), ""
+	p.Name = podName(f.set, ordinal)
 	identify(p, ordinal)
 	p.Labels[appsv1.StatefulSetRevisionLabel] = rev.name
 	p.Spec.Hostname, p.Spec.Subdomain = p.Name, f.set.Spec.ServiceName

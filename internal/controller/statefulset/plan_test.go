@@ -330,7 +330,7 @@ func TestNewPod(t *testing.T) {
 	f := given(s, "")
 	f.update.template.Spec.Volumes = []v1.Volume{{Name: "data"}, {Name: "tmp"}}
 	p := newPod(f, 5)
-	if p.Name != "web-5" || p.GenerateName != "" || p.Spec.Hostname != "web-5" || p.Spec.Subdomain != "svc" || !metav1.IsControlledBy(p, s) {
+	if p.Name != "web-5" || p.GenerateName != "web-" || p.Spec.Hostname != "web-5" || p.Spec.Subdomain != "svc" || !metav1.IsControlledBy(p, s) {
 		t.Errorf("%+v", p.ObjectMeta)
 	}
 	want := map[string]string{

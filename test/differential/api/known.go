@@ -55,7 +55,7 @@ var known = []struct{ like, why string }{
 	{`read (Job|ResourceSlice) .*fieldSelector=.*not supported`, "upstream has other words for these"},
 	{`ask LimitRange POST .*metadata\.name`, "the name is made up"},
 	{`ignoreStoreReadError.*(upstream's 500|/ingress/|/controllers/)`, "upstream has no such deletion for these kinds; what can be read is not deleted so"},
-	{`patch Job .*uid.*only ours`, "the labels that have the UID do not match then"},
+	{`(patch|apply) Job .*uid.*only ours`, "the labels that have the UID do not match then"},
 	{`(patch|apply) (ResourceClaim|ResourceClaimTemplate) .*only upstream's`, "upstream looks further at a field that must not change"},
 	{`patch ResourceQuota .*scopeSelector`, "upstream does not say which of the expressions"},
 	{`patch StorageClass .*allowedTopologies`, "upstream takes an empty term for the same as another one"},
@@ -76,6 +76,8 @@ var known = []struct{ like, why string }{
 	{`"generateName":"x-"`, "the name is made up"},
 	{`ours 400 the strategic merge patch.*upstream.s 0 `, "upstream panics"},
 	{`Service .*cells`, "the node port that was allocated"},
+	{`list continue=.*upstream's 410`, "the version of the token is compacted after five minutes, in each server's own time"},
+	{`subjectaccessreviews .*status\.reason: ours RBAC: allowed.*upstream's RBAC: allowed`, "which of two roles that allow it is named"},
 	{`ClusterRole aggregationRule`, "upstream tells one mistake as two"},
 }
 
