@@ -26,7 +26,7 @@ LDFLAGS := -s -w -X wherry.dev/internal/version.Version=$(VERSION) \
   -X $(VERSION_PKG).gitVersion=$(KUBE)+wherry -X $(VERSION_PKG).gitMajor=1 -X $(VERSION_PKG).gitMinor=37 \
   -X $(VERSION_PKG).gitTreeState=clean -X $(VERSION_PKG).buildDate=1970-01-01T00:00:00Z
 
-.PHONY: help deps deps-test deps-race build images up cluster down purge faults upgrade test attack kills history race lint bench bench-api bench-cri bench-hollow bench-nodes bench-scheduler diff-apiserver diff-scheduler sim sim-scheduler conformance kubelet-specs kubelet-specs-v2 critest test-v2 fuzz clean
+.PHONY: help deps deps-test deps-race build images up cluster down purge faults upgrade test attack kills history race lint bench bench-api bench-cri bench-hollow bench-nodes bench-scheduler diff-apiserver diff-controllers diff-scheduler sim sim-scheduler conformance kubelet-specs kubelet-specs-v2 critest test-v2 fuzz clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | sort | expand -t 14
@@ -108,6 +108,10 @@ bench-hollow: build ## a Deployment on hollow nodes, rolled, losing nodes, drain
 diff-apiserver: build ## ask our API server and upstream's the same: make diff-apiserver KUBE_APISERVER=/path ETCD=/path [DIFF_FLAGS="-kinds Pod -words"]
 	@if [ -z "$(KUBE_APISERVER)" ] || [ -z "$(ETCD)" ]; then echo "SKIP: diff-apiserver needs upstream's API server and an etcd: make diff-apiserver KUBE_APISERVER=/path/to/kube-apiserver ETCD=/path/to/etcd"; \
 	else $(GO) run ./test/differential/api -kube-apiserver "$(KUBE_APISERVER)" -etcd "$(ETCD)" $(DIFF_FLAGS) $(abspath $(BIN)); fi
+
+diff-controllers: build ## let our controllers and upstream's work on the same objects: make diff-controllers KUBE_CONTROLLER_MANAGER=/path [SCENES=20] [SEED=1] [DIFF_FLAGS="-only job,service"]
+	@if [ -z "$(KUBE_CONTROLLER_MANAGER)" ]; then echo "SKIP: diff-controllers needs upstream's controllers: make diff-controllers KUBE_CONTROLLER_MANAGER=/path/to/kube-controller-manager"; \
+	else $(GO) run ./test/differential/controllers -kube-controller-manager "$(KUBE_CONTROLLER_MANAGER)" -scenes $(or $(SCENES),20) -seed $(or $(SEED),1) $(DIFF_FLAGS) $(abspath $(BIN)); fi
 
 diff-scheduler: build ## ask our scheduler and upstream's about the same pods: make diff-scheduler KUBE_SCHEDULER=/path [CLUSTERS=20] [SEED=1] [DIFF_FLAGS=-groups]
 	@if [ -z "$(KUBE_SCHEDULER)" ]; then echo "SKIP: diff-scheduler needs upstream's scheduler: make diff-scheduler KUBE_SCHEDULER=/path/to/kube-scheduler"; \

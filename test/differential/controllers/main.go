@@ -199,7 +199,7 @@ func (p *play) clear(ctx context.Context, namespace string) error {
 		switch {
 		case len(left) == 0:
 			return nil
-		case time.Now().After(deadline):
+		case time.Now().After(deadline.Add(time.Minute)) || len(left) == 1 && time.Now().After(deadline):
 			return fmt.Errorf("the namespace does not go: %s", strings.Join(left, ", "))
 		}
 	}

@@ -72,6 +72,9 @@ func (s *side) state(ctx context.Context, namespace string) ([]string, error) {
 			return nil, err
 		}
 		if all[i].GetKind() == "Event" {
+			if strings.Contains(text, "the object has been modified") {
+				continue // it was written again
+			}
 			events[text] = true // how often does not matter
 			continue
 		}
@@ -114,6 +117,8 @@ func plain(o *unstructured.Unstructured, names *strings.Replacer) (string, error
 	if kind == "ResourceQuota" { // upstream counts again at a deletion, and every five minutes
 		unstructured.RemoveNestedField(o.Object, "status", "used")
 	}
+	// Which of several changes an object's last one followed is a matter of time.
+	unstructured.RemoveNestedField(o.Object, "metadata", "annotations", v1.EndpointsLastChangeTriggerTime)
 	if kind == "EndpointSlice" {
 		unstructured.RemoveNestedField(o.Object, "metadata", "generation")
 	}
@@ -137,6 +142,7 @@ func same(text string, names *strings.Replacer) string {
 
 // order removes what differs by chance, and sorts lists whose order means nothing.
 func order(content map[string]any, names *strings.Replacer) {
+	delete(content, "resourceVersion") // of a reference
 	for key, value := range content {
 		switch v := value.(type) {
 		case map[string]any:
