@@ -123,6 +123,7 @@ func (p *play) scenesOf(ctx context.Context) error {
 // scene plays one scene in a namespace of its own, which is deleted in the end.
 func (p *play) scene(ctx context.Context, seed uint64) (report string, err error) {
 	s := newScene(seed, p.only)
+	p.ours.seen, p.theirs.seen = nil, nil
 	var told []string
 	for step := range p.steps {
 		what, do := s.next(step)
@@ -188,19 +189,19 @@ func (p *play) clear(ctx context.Context, namespace string) error {
 	for deadline := time.Now().Add(p.patience); ; time.Sleep(50 * time.Millisecond) {
 		var left []string
 		for _, side := range []*side{p.ours, p.theirs} {
-			there, err := side.exists(ctx, namespace)
+			why, err := side.left(ctx, namespace)
 			if err != nil {
 				return err
 			}
-			if there {
-				left = append(left, side.name)
+			if why != "" {
+				left = append(left, side.name+": "+why)
 			}
 		}
 		switch {
 		case len(left) == 0:
 			return nil
 		case time.Now().After(deadline.Add(time.Minute)) || len(left) == 1 && time.Now().After(deadline):
-			return fmt.Errorf("the namespace does not go: %s", strings.Join(left, ", "))
+			return fmt.Errorf("the namespace does not go: %s", strings.Join(left, "; "))
 		}
 	}
 }

@@ -135,6 +135,12 @@ func (p *player) act(ctx context.Context, key string) error {
 	}
 	api := p.client.CoreV1().Pods(pod.Namespace)
 	switch {
+	case pod.DeletionTimestamp != nil && pod.Spec.NodeName != "" && pod.Status.Phase != v1.PodSucceeded && pod.Status.Phase != v1.PodFailed:
+		pod = pod.DeepCopy()
+		pod.Status.Phase = v1.PodFailed
+		become(pod, v1.ConditionFalse)
+		_, err := api.UpdateStatus(ctx, pod, metav1.UpdateOptions{})
+		return err
 	case pod.DeletionTimestamp != nil:
 		return api.Delete(ctx, pod.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64(0)), Preconditions: &metav1.Preconditions{UID: &pod.UID}})
 	case pod.Spec.NodeName == "" && len(pod.Spec.SchedulingGates) == 0:

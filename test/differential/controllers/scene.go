@@ -121,9 +121,9 @@ func (s *scene) remove(t thing) (string, happening) {
 }
 
 // patch returns a change of an object by a JSON merge patch.
-func (s *scene) patch(t thing, patch string, subresources ...string) (string, happening) {
+func (s *scene) patch(t thing, patch string) (string, happening) {
 	return fmt.Sprintf("patch %s %s", t.name, patch), func(ctx context.Context, side *side) error {
-		_, err := side.resource(s.namespace, t.gvr).Patch(ctx, t.name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}, subresources...)
+		_, err := side.resource(s.namespace, t.gvr).Patch(ctx, t.name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
 		if apierrors.IsNotFound(err) {
 			return nil
 		}

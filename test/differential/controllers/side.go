@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"time"
 
+	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/dynamic"
@@ -34,6 +35,7 @@ type side struct {
 	client  kubernetes.Interface
 	dynamic dynamic.Interface
 	player  *player
+	seen    map[string]string // what UIDs are of, of this scene
 }
 
 // startSide starts an API server of ours and a program that takes kube-controller-manager's flags.
@@ -142,11 +144,20 @@ func (s *side) clear(ctx context.Context, namespace string) error {
 	return nil
 }
 
-// exists reports whether a scene's namespace is still there.
-func (s *side) exists(ctx context.Context, namespace string) (bool, error) {
-	_, err := s.client.CoreV1().Namespaces().Get(ctx, namespace, metav1.GetOptions{})
+// left returns why a scene's namespace is still there, and nothing if it is gone.
+func (s *side) left(ctx context.Context, namespace string) (string, error) {
+	ns, err := s.client.CoreV1().Namespaces().Get(ctx, namespace, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		return false, nil
+		return "", nil
 	}
-	return true, err
+	if err != nil {
+		return "", err
+	}
+	why := string(ns.Status.Phase)
+	for _, c := range ns.Status.Conditions {
+		if c.Status == v1.ConditionTrue {
+			why += ", " + c.Message
+		}
+	}
+	return why, nil
 }

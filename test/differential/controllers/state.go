@@ -87,12 +87,17 @@ func (s *side) state(ctx context.Context, namespace string) ([]string, error) {
 	return out, nil
 }
 
-// names replaces UIDs by what they are of.
+// names replaces UIDs by what they are of, or were.
 func (s *side) names(all []unstructured.Unstructured) *strings.Replacer {
-	var pairs []string
+	if s.seen == nil {
+		s.seen = map[string]string{}
+	}
 	for _, o := range all {
-		name := o.GetName()
-		pairs = append(pairs, string(o.GetUID()), "<"+o.GetKind()+" "+name+">")
+		s.seen[string(o.GetUID())] = "<" + o.GetKind() + " " + o.GetName() + ">"
+	}
+	var pairs []string
+	for uid, name := range s.seen {
+		pairs = append(pairs, uid, name)
 	}
 	return strings.NewReplacer(pairs...)
 }
