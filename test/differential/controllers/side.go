@@ -13,6 +13,7 @@ import (
 	"math/big"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -153,11 +154,11 @@ func (s *side) left(ctx context.Context, namespace string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	why := string(ns.Status.Phase)
+	why := []string{string(ns.Status.Phase)}
 	for _, c := range ns.Status.Conditions {
 		if c.Status == v1.ConditionTrue {
-			why += ", " + c.Message
+			why = append(why, c.Message)
 		}
 	}
-	return why, nil
+	return strings.Join(why, ", "), nil
 }

@@ -161,6 +161,7 @@ func (s *scene) daemonSet(name string) runtime.Object {
 	case 0:
 		set.Spec.UpdateStrategy.Type = appsv1.OnDeleteDaemonSetStrategyType
 	case 1:
+		set.Spec.MinReadySeconds = 0 // upstream takes minutes with both
 		set.Spec.UpdateStrategy = appsv1.DaemonSetUpdateStrategy{
 			Type: appsv1.RollingUpdateDaemonSetStrategyType, RollingUpdate: &appsv1.RollingUpdateDaemonSet{MaxSurge: new(intstr.FromInt32(1)), MaxUnavailable: new(intstr.FromInt32(0))},
 		}
