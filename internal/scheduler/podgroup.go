@@ -141,29 +141,11 @@ func (s *Scheduler) groupCycle(ctx context.Context, g *groupCycle) error {
 	}
 	s.snapshot.ForgetPlacement()
 	g.blame(where.by)
-	if !g.gang() {
-		if g.placed() > 0 {
-			return nil
-		}
-		for _, m := range g.attempts {
-			if fit, ok := errors.AsType[*fitError](m.err); ok && g.together {
-				fit.roomUnknown = false
-			}
-		}
-		err := fmt.Errorf("0 pod(s) of %d could be scheduled: %w", len(g.attempts), g.attempts[0].err)
-		if where.of > 1 {
-			err = fmt.Errorf("0/%d placements are available, first placement status: %w", where.of, err)
-		}
-		if g.nominated() {
-			return err
-		}
-		if note := s.makeGroupRoom(ctx, g); note != "" {
-			err = fmt.Errorf("%w %s", err, note)
-		}
-		return err
-	}
-	if g.placed() == 0 && s.missing(g) <= 0 || g.placed() > 0 && !s.lacks(g) {
+	switch {
+	case g.placed() > 0 && !(g.gang() && s.lacks(g)):
 		return nil
+	case g.placed() == 0 && !(g.gang() && s.missing(g) > 0):
+		return s.noneOf(ctx, g, where)
 	}
 	why, could := errGang, g.placed()
 	for _, m := range slices.Backward(g.attempts) {
@@ -186,6 +168,27 @@ func (s *Scheduler) groupCycle(ctx context.Context, g *groupCycle) error {
 	err = fmt.Errorf("%d pod(s) of %d could be scheduled, minCount is %d: %w", could, len(g.attempts), least, why)
 	if where.of > 1 {
 		err = fmt.Errorf("0/%d placements are available, first placement status: %w", where.of, err)
+	}
+	if note := s.makeGroupRoom(ctx, g); note != "" {
+		err = fmt.Errorf("%w %s", err, note)
+	}
+	return err
+}
+
+// noneOf makes room for the pods of a group that are on their own, those of a basic one, or of a gang of which enough
+// run, if none of them has a node and none has made room for itself. It returns why that is.
+func (s *Scheduler) noneOf(ctx context.Context, g *groupCycle, where narrowed) error {
+	for _, m := range g.attempts {
+		if fit, ok := errors.AsType[*fitError](m.err); ok && g.together {
+			fit.roomUnknown = false
+		}
+	}
+	err := fmt.Errorf("0 pod(s) of %d could be scheduled: %w", len(g.attempts), g.attempts[0].err)
+	if where.of > 1 {
+		err = fmt.Errorf("0/%d placements are available, first placement status: %w", where.of, err)
+	}
+	if g.nominated() {
+		return err
 	}
 	if note := s.makeGroupRoom(ctx, g); note != "" {
 		err = fmt.Errorf("%w %s", err, note)

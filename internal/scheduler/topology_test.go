@@ -52,10 +52,12 @@ func TestAGroupOfOneDomain(t *testing.T) {
 				"0/1 nodes are available: 1 Insufficient cpu. pod group preemption: No preemption victims found for incoming preemptor"},
 		"without the label": {[]runtime.Object{node("n4", "9"), gangOf("g", 2, 5, oneRack)}, []*v1.Pod{a, b}, "",
 			"False Unschedulable: 0/1 nodes are available: no feasible placements found."},
-		"with those that run":      {append(racks, gangOf("g", 2, 5, oneRack), pod("run", "1", on("n3"), member("g"), priority(5))), []*v1.Pod{a}, "n2", "True Scheduled: "},
-		"only with those that run": {append(racks, gangOf("g", 1, 5, oneRack), pod("run", "1", on("n1"), member("g"), priority(5))), []*v1.Pod{a}, "", ""},
-		"where more have room":     {append(racks, gangOf("g", 1, 5, oneRack)), []*v1.Pod{a, b, d}, "n2 n3", "True Scheduled: "},
-		"a basic one, too":         {append(racks, gangOf("g", 0, 5, oneRack)), []*v1.Pod{a, b}, "n2 n3", "True Scheduled: "},
+		"with those that run": {append(racks, gangOf("g", 2, 5, oneRack), pod("run", "1", on("n3"), member("g"), priority(5))), []*v1.Pod{a}, "n2", "True Scheduled: "},
+		"only with those that run": {append(racks, gangOf("g", 1, 5, oneRack), pod("run", "1", on("n1"), member("g"), priority(5))), []*v1.Pod{a}, "",
+			"False Unschedulable: 0 pod(s) of 1 could be scheduled: 0/1 nodes are available: 1 Insufficient cpu. " +
+				"pod group preemption: No preemption victims found for incoming preemptor"},
+		"where more have room": {append(racks, gangOf("g", 1, 5, oneRack)), []*v1.Pod{a, b, d}, "n2 n3", "True Scheduled: "},
+		"a basic one, too":     {append(racks, gangOf("g", 0, 5, oneRack)), []*v1.Pod{a, b}, "n2 n3", "True Scheduled: "},
 		"where it fills the nodes": {[]runtime.Object{
 			node("n1", "2", inRack("x")), node("n2", "1", inRack("y")), gangOf("g", 1, 5, oneRack),
 		}, []*v1.Pod{a}, "n2", "True Scheduled: "},
@@ -73,6 +75,10 @@ func TestAGroupOfOneDomain(t *testing.T) {
 		"a basic one where it can preempt": {[]runtime.Object{
 			node("n1", "1", inRack("x")), node("n2", "1", inRack("y")), node("n3", "1", inRack("y")), pod("low", "1", on("n3")),
 			pod("other", "1", on("n2"), priority(9)), pod("high", "1", on("n1"), priority(9)), gangOf("g", 0, 5, oneRack),
+		}, []*v1.Pod{a}, "n3", "True Scheduled: "},
+		"where the others of a gang run, if it can preempt there": {[]runtime.Object{
+			node("n1", "1", inRack("x")), node("n2", "1", inRack("y")), node("n3", "1", inRack("y")), pod("low", "1", on("n3")),
+			pod("run", "1", on("n2"), member("g"), priority(5)), gangOf("g", 1, 5, oneRack),
 		}, []*v1.Pod{a}, "n3", "True Scheduled: "},
 		"not where those of another domain keep it away": {[]runtime.Object{
 			node("n1", "9", inRack("x"), in("1")), node("n2", "1", inRack("y"), in("1")), node("n3", "9", inRack("z"), in("2")),

@@ -340,11 +340,12 @@ func groupDifferences(g *group, ours, theirs groupAnswer, known map[string]*v1.P
 	}
 	placed, a := ours.placed()
 	_, b := theirs.placed()
-	if placed == 0 && (a > 0) != (b > 0) {
+	basic := g.Spec.SchedulingPolicy.Gang == nil // its pods make room on their own first, which upstream's do not
+	if placed == 0 && (a > 0) != (b > 0) && (b > 0 || !basic) {
 		differ("preemption", fmt.Sprint(a, " nominated, ", ours.Victims), fmt.Sprint(b, " nominated, ", theirs.Victims))
 	}
 	x, y := groupCost(ours, known, budgets), groupCost(theirs, known, budgets)
-	if placed == 0 && g.Spec.SchedulingPolicy.Gang != nil && slices.Compare(x, y) > 0 {
+	if placed == 0 && !basic && slices.Compare(x, y) > 0 {
 		differ("cost of the victims", fmt.Sprint(x, ours.Victims), fmt.Sprint(y, theirs.Victims))
 	}
 	return out
