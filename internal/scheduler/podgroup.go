@@ -142,9 +142,9 @@ func (s *Scheduler) groupCycle(ctx context.Context, g *groupCycle) error {
 	s.snapshot.ForgetPlacement()
 	g.blame(where.by)
 	switch {
-	case g.placed() > 0 && !(g.gang() && s.lacks(g)):
+	case g.placed() > 0 && (!g.gang() || !s.lacks(g)):
 		return nil
-	case g.placed() == 0 && !(g.gang() && s.missing(g) > 0):
+	case g.placed() == 0 && (!g.gang() || s.missing(g) <= 0):
 		return s.noneOf(ctx, g, where)
 	}
 	why, could := errGang, g.placed()
