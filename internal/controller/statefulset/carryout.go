@@ -115,7 +115,8 @@ func (c *Controller) act(ctx context.Context, set *appsv1.StatefulSet, s step) (
 	if err := c.updateClaims(ctx, set, s); err != nil {
 		return "Update", err
 	}
-	if got == nil && len(s.ownClaims) == 0 {
+	// That the claims of a pod that is to go belong to it now is nothing to tell of the pod.
+	if ordinal, _ := ordinalOf(set, s.pod.Name); got == nil && (len(s.ownClaims) == 0 || !wanted(set, ordinal)) {
 		verb = ""
 	}
 	return verb, nil

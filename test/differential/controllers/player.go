@@ -36,9 +36,10 @@ type player struct {
 	cancel context.CancelFunc
 	done   sync.WaitGroup
 
-	mu    sync.Mutex
-	bound map[string]map[string]int // pods of an owner, by node: those of one owner take turns
-	ips   int
+	mu     sync.Mutex
+	bound  map[string]map[string]int // pods of an owner, by node: those of one owner take turns
+	ips    int
+	avoids string // a node that gets no more pods
 }
 
 // newPlayer makes the nodes, and begins to play.
@@ -176,6 +177,15 @@ func become(pod *v1.Pod, ready v1.ConditionStatus) {
 	}
 }
 
+// avoid says whether a node gets no more pods, but for daemons.
+func (p *player) avoid(node string, so bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.avoids = ""; so {
+		p.avoids = node
+	}
+}
+
 // nodeFor returns where a pod goes: a daemon where it belongs, and of others each of an owner's to the next node.
 func (p *player) nodeFor(pod *v1.Pod) string {
 	if a := pod.Spec.Affinity; a != nil && a.NodeAffinity != nil && a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution != nil {
@@ -195,7 +205,8 @@ func (p *player) nodeFor(pod *v1.Pod) string {
 		p.bound[owner] = map[string]int{}
 	}
 	used := p.bound[owner]
-	node := slices.MinFunc(nodes, func(a, b string) int {
+	may := slices.DeleteFunc(slices.Clone(nodes), func(n string) bool { return n == p.avoids })
+	node := slices.MinFunc(may, func(a, b string) int {
 		if used[a] != used[b] {
 			return used[a] - used[b]
 		}

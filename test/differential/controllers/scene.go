@@ -77,6 +77,9 @@ func (s *scene) next(step int) (what string, do happening) {
 			return err
 		}
 	}
+	if s.chance(12) {
+		return s.shake()
+	}
 	if len(s.made) == 0 || len(s.made) < 5 && s.chance(4) {
 		return s.create()
 	}
@@ -88,6 +91,26 @@ func (s *scene) next(step int) (what string, do happening) {
 		return s.remove(t)
 	}
 	return s.create()
+}
+
+// shaken is the node to which things happen. It is as before when the scene is over.
+const shaken = "n-2"
+
+// shake changes a node.
+func (s *scene) shake() (string, happening) {
+	// Of a taint that lets pods stay, upstream's DaemonSets hear when something else happens.
+	patch := pick(s, `{"spec":{"taints":[{"key":"away","effect":"NoExecute"}]}}`, `{"spec":{"unschedulable":true}}`, `{"metadata":{"labels":{"topology.kubernetes.io/zone":"z-1"}}}`, restored)
+	return "node " + shaken + " " + patch, func(ctx context.Context, side *side) error { return side.shake(ctx, patch) }
+}
+
+// restored is the patch after which the node is as before.
+const restored = `{"spec":{"taints":null,"unschedulable":null},"metadata":{"labels":{"topology.kubernetes.io/zone":"z-0"}}}`
+
+// shake patches the node. As long as it is not as before, the player binds no more pods to it.
+func (s *side) shake(ctx context.Context, patch string) error {
+	s.player.avoid(shaken, patch != restored)
+	_, err := s.client.CoreV1().Nodes().Patch(ctx, shaken, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	return err
 }
 
 func (s *scene) create() (string, happening) {

@@ -128,9 +128,12 @@ func authority(dir string) (crt, key string, err error) {
 	)
 }
 
-// clear deletes a scene's namespace and volumes.
+// clear deletes a scene's namespace and volumes, and makes the node as it was.
 func (s *side) clear(ctx context.Context, namespace string) error {
 	if err := s.client.CoreV1().Namespaces().Delete(ctx, namespace, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		return err
+	}
+	if err := s.shake(ctx, restored); err != nil {
 		return err
 	}
 	volumes, err := s.client.CoreV1().PersistentVolumes().List(ctx, metav1.ListOptions{})

@@ -33,6 +33,7 @@ var looked = []schema.GroupVersionResource{
 	{Group: "batch", Version: "v1", Resource: "cronjobs"},
 	{Group: "policy", Version: "v1", Resource: "poddisruptionbudgets"},
 	{Group: "discovery.k8s.io", Version: "v1", Resource: "endpointslices"},
+	{Group: "autoscaling", Version: "v2", Resource: "horizontalpodautoscalers"},
 	{Version: "v1", Resource: "events"},
 }
 
@@ -114,6 +115,18 @@ func plain(o *unstructured.Unstructured, names *strings.Replacer) (string, error
 	if kind == "ReplicaSet" || kind == "ReplicationController" { // how many steps it took does not matter
 		unstructured.RemoveNestedField(o.Object, "metadata", "generation")
 		unstructured.RemoveNestedField(o.Object, "status", "observedGeneration")
+	}
+	if kind == "HorizontalPodAutoscaler" { // upstream does not say that it has seen one whose target is not there
+		unstructured.RemoveNestedField(o.Object, "status", "observedGeneration")
+		conditions, _, _ := unstructured.NestedSlice(o.Object, "status", "conditions")
+		for _, c := range conditions {
+			if c, ok := c.(map[string]any); ok {
+				delete(c, "observedGeneration")
+			}
+		}
+		if len(conditions) > 0 {
+			_ = unstructured.SetNestedSlice(o.Object, conditions, "status", "conditions") // it was one
+		}
 	}
 	if kind == "Pod" && o.GetLabels()["daemon"] == "" {
 		unstructured.RemoveNestedField(o.Object, "spec", "nodeName")

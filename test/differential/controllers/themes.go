@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	batchv1 "k8s.io/api/batch/v1"
 	v1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -36,6 +37,7 @@ func init() { //nolint:gochecknoinits // themes refer to scenes, which refer to 
 		"claim":       {resourceOf("", "persistentvolumeclaims"), (*scene).claim, nil},
 		"volume":      {resourceOf("", "persistentvolumes"), (*scene).volume, nil},
 		"pod":         {resourceOf("", "pods"), (*scene).pod, nil},
+		"autoscaler":  {schema.GroupVersionResource{Group: "autoscaling", Version: "v2", Resource: "horizontalpodautoscalers"}, (*scene).autoscaler, nil},
 	}
 }
 
@@ -313,6 +315,17 @@ func (s *scene) volume(name string) runtime.Object {
 		Capacity:                      v1.ResourceList{v1.ResourceStorage: resource.MustParse(pick(s, "1Gi", "3Gi", "10Gi"))},
 		PersistentVolumeReclaimPolicy: pick(s, v1.PersistentVolumeReclaimRetain, v1.PersistentVolumeReclaimDelete),
 		PersistentVolumeSource:        v1.PersistentVolumeSource{NFS: &v1.NFSVolumeSource{Server: "nowhere.example", Path: "/x"}},
+	}}
+}
+
+// autoscaler returns one for a Deployment, whose pods nobody measures.
+func (s *scene) autoscaler(name string) runtime.Object {
+	return &autoscalingv2.HorizontalPodAutoscaler{ObjectMeta: s.meta(name), Spec: autoscalingv2.HorizontalPodAutoscalerSpec{
+		ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: pick(s, "deployment-1", "deployment-2", "none")},
+		MinReplicas:    new(int32(1 + s.IntN(3))), MaxReplicas: int32(3 + s.IntN(2)), //nolint:gosec // few
+		Metrics: []autoscalingv2.MetricSpec{{Type: autoscalingv2.ResourceMetricSourceType, Resource: &autoscalingv2.ResourceMetricSource{
+			Name: v1.ResourceCPU, Target: autoscalingv2.MetricTarget{Type: autoscalingv2.UtilizationMetricType, AverageUtilization: new(int32(50))},
+		}}},
 	}}
 }
 
