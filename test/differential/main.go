@@ -83,6 +83,8 @@ func run(ctx context.Context, o options) (err error) {
 		flags = append(flags, "--feature-gates="+groupGates)
 		ourGates = append(ourGates, "--feature-gates="+groupGates)
 		theirGates += "," + groupGates
+	} else {
+		delete(kinds, "PodGroup") // it is not served
 	}
 	api, err := servers.Wherry(wherry, flags...)(ctx, dir)
 	if err != nil {
