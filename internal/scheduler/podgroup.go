@@ -54,7 +54,6 @@ func (s *Scheduler) scheduleGroup(ctx context.Context, first *framework.QueuedPo
 	g := s.gather(ctx, first, name)
 	err := s.groupCycle(ctx, g)
 	podGroupAlgorithm.Observe(time.Since(g.start).Seconds())
-	placed := 0
 	for _, m := range g.attempts {
 		m.state.InGroup(nil)
 		m.state.InPlacement(nil)
@@ -63,10 +62,9 @@ func (s *Scheduler) scheduleGroup(ctx context.Context, first *framework.QueuedPo
 			s.fail(m.ctx, m.attempt, m.err) //nolint:contextcheck // gather made it of ctx
 			continue
 		}
-		placed++
 		s.startBinding(m.ctx, m.attempt) //nolint:contextcheck // gather made it of ctx
 	}
-	s.reportGroup(ctx, g, placed, err)
+	s.reportGroup(ctx, g, err)
 	s.releaseRoom(ctx, g.attempts[0].info.GetPod()) // pods of the group may have gone meanwhile
 }
 
@@ -326,12 +324,10 @@ func (g *groupCycle) failAll(err error) error {
 }
 
 // reportGroup counts the attempt, and has the group's condition written.
-func (s *Scheduler) reportGroup(ctx context.Context, g *groupCycle, placed int, err error) {
+func (s *Scheduler) reportGroup(ctx context.Context, g *groupCycle, err error) {
 	result := resultScheduled
 	unschedulable, pending := rejectedBy(err)
 	switch {
-	case err == nil && placed == 0:
-		return // none of a group whose pods are on their own
 	case err == nil:
 	case unschedulable.Len()+pending.Len() > 0:
 		result = resultUnschedulable

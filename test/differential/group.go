@@ -18,7 +18,6 @@ import (
 	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/component-helpers/scheduling/corev1"
-	"sigs.k8s.io/yaml"
 )
 
 // group is a pod group that is asked about, with the pods of it that come.
@@ -255,7 +254,11 @@ func (m *match) bothGroup(ctx context.Context, seed uint64, g *group, known map[
 			return "", ours, err
 		}
 		if all := groupDifferences(g, ours, theirs, known, budgets.Items); len(all) > 0 {
-			report, err = m.reportGroup(ctx, seed, g, ours, theirs, all)
+			asked := []object{g.PodGroup}
+			for _, p := range g.pods {
+				asked = append(asked, p)
+			}
+			report, err = m.report(ctx, seed, asked, map[string]groupAnswer{"ours": ours, "upstream's": theirs}, all)
 			return report, ours, err
 		}
 		m.stale++
@@ -372,36 +375,5 @@ func groupCost(a groupAnswer, known map[string]*v1.Pod, budgets []policyv1.PodDi
 		}
 	}
 	slices.SortFunc(out[1:], func(a, b int32) int { return int(b - a) })
-	return out
-}
-
-// reportGroup says all about a difference.
-func (m *match) reportGroup(ctx context.Context, seed uint64, g *group, ours, theirs groupAnswer, all []string) (string, error) {
-	var docs []string
-	for _, o := range append([]object{g.PodGroup}, objectsOf(g.pods)...) {
-		content, err := asContent(o)
-		if err != nil {
-			return "", err
-		}
-		doc, err := asYAML(content)
-		if err != nil {
-			return "", err
-		}
-		docs = append(docs, doc)
-	}
-	answers, err := yaml.Marshal(map[string]groupAnswer{"ours": ours, "upstream's": theirs})
-	if err != nil {
-		return "", err
-	}
-	cluster, err := m.world.dump(ctx)
-	return fmt.Sprintf("=== seed %d, pod group %s\n%s\n--- the group\n%s\n--- the answers\n%s\n--- the cluster\n%s",
-		seed, g.Name, strings.Join(all, "\n"), strings.Join(docs, "---\n"), answers, cluster), err
-}
-
-func objectsOf(pods []*v1.Pod) []object {
-	var out []object
-	for _, p := range pods {
-		out = append(out, p)
-	}
 	return out
 }

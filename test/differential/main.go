@@ -24,6 +24,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"wherry.dev/test/bench/servers"
+	"wherry.dev/test/differential/seeds"
 )
 
 type options struct {
@@ -128,27 +129,12 @@ type match struct {
 
 // play plays all clusters. It returns an error if there was a difference in one of them.
 func (m *match) play(ctx context.Context) error {
-	start, played, different := time.Now(), 0, 0
-	defer func() {
-		fmt.Printf("%d clusters, %d with differences; %d pods asked about, %d placed, %d preempting; %s; %d late watches\n",
-			played, different, m.asked, m.placed, m.preempting, time.Since(start).Round(time.Second), m.stale)
-	}()
-	for i := range m.clusters {
-		seed := m.seed + uint64(i) //nolint:gosec // i is not negative
-		report, err := m.cluster(ctx, seed)
-		if err != nil {
-			return fmt.Errorf("seed %d: %w", seed, err)
-		}
-		if played++; report == "" {
-			continue
-		}
-		fmt.Println(report)
-		if different++; different >= m.most {
-			break
-		}
-	}
-	if different > 0 {
+	start := time.Now()
+	played, different, err := seeds.Play(m.seed, m.clusters, m.most, func(seed uint64) (string, error) { return m.cluster(ctx, seed) })
+	fmt.Printf("%d clusters, %d with differences; %d pods asked about, %d placed, %d preempting; %s; %d late watches\n",
+		played, different, m.asked, m.placed, m.preempting, time.Since(start).Round(time.Second), m.stale)
+	if err == nil && different > 0 {
 		return errors.New("the schedulers differ")
 	}
-	return nil
+	return err
 }

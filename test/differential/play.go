@@ -100,7 +100,7 @@ func (m *match) both(ctx context.Context, seed uint64, pod *v1.Pod,
 			return "", outcome{}, err
 		}
 		if all := compare(ours, theirs); len(all) > 0 {
-			report, err = m.report(ctx, seed, pod, ours, theirs, all)
+			report, err = m.report(ctx, seed, []object{pod}, map[string]answer{"ours": ours, "upstream's": theirs}, all)
 			return report, outcome{}, err
 		}
 		m.stale++
@@ -306,22 +306,25 @@ func startOf(p *v1.Pod) time.Time {
 	return p.Status.StartTime.Time
 }
 
-// report says all about a difference.
-func (m *match) report(ctx context.Context, seed uint64, pod *v1.Pod, ours, theirs answer,
-	all []string) (string, error) {
-	content, err := asContent(pod)
-	if err != nil {
-		return "", err
+// report says all about a difference: what was asked about, what both said, and the cluster.
+func (m *match) report(ctx context.Context, seed uint64, asked []object, answers any, all []string) (string, error) {
+	var docs []string
+	for _, o := range asked {
+		content, err := asContent(o)
+		if err != nil {
+			return "", err
+		}
+		doc, err := asYAML(content)
+		if err != nil {
+			return "", err
+		}
+		docs = append(docs, doc)
 	}
-	podDoc, err := asYAML(content)
-	if err != nil {
-		return "", err
-	}
-	answers, err := yaml.Marshal(map[string]answer{"ours": ours, "upstream's": theirs})
+	said, err := yaml.Marshal(answers)
 	if err != nil {
 		return "", err
 	}
 	cluster, err := m.world.dump(ctx)
-	return fmt.Sprintf("=== seed %d, pod %s\n%s\n--- the pod\n%s\n--- the answers\n%s\n--- the cluster\n%s",
-		seed, pod.Name, strings.Join(all, "\n"), podDoc, answers, cluster), err
+	return fmt.Sprintf("=== seed %d, %s\n%s\n--- what was asked about\n%s\n--- the answers\n%s\n--- the cluster\n%s",
+		seed, asked[0].GetName(), strings.Join(all, "\n"), strings.Join(docs, "---\n"), said, cluster), err
 }

@@ -12,8 +12,6 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"wherry.dev/test/bench/servers"
 )
@@ -50,11 +48,7 @@ func startScheduler(ctx context.Context, dir string, cfg *rest.Config, name, bin
 		}
 	}()
 	kubeconfig, config := filepath.Join(dir, "kubeconfig"), filepath.Join(dir, "scheduler.yaml")
-	err = clientcmd.WriteToFile(clientcmdapi.Config{
-		Clusters:  map[string]*clientcmdapi.Cluster{"c": {Server: s.tap.url}},
-		AuthInfos: map[string]*clientcmdapi.AuthInfo{"u": {}},
-		Contexts:  map[string]*clientcmdapi.Context{"x": {Cluster: "c", AuthInfo: "u"}}, CurrentContext: "x",
-	}, kubeconfig)
+	err = servers.WriteKubeconfig(kubeconfig, &rest.Config{Host: s.tap.url})
 	if err != nil {
 		return nil, err
 	}

@@ -19,9 +19,6 @@ import (
 
 	"k8s.io/cli-runtime/pkg/printers"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/klog/v2"
 
 	"wherry.dev/test/bench/servers"
@@ -120,7 +117,7 @@ func (c *cluster) start(ctx context.Context) (err error) {
 	if c.client, err = kubernetes.NewForConfig(c.api.Config); err != nil {
 		return err
 	}
-	if err := writeKubeconfig(c.kubeconfig, c.api.Config); err != nil {
+	if err := servers.WriteKubeconfig(c.kubeconfig, c.api.Config); err != nil {
 		return err
 	}
 	if err := c.startPart(ctx, "scheduler", "scheduler", "--leader-elect=false"); err != nil {
@@ -128,14 +125,6 @@ func (c *cluster) start(ctx context.Context) (err error) {
 	}
 	return c.startPart(ctx, "controllers", "controller-manager", "--leader-elect=false",
 		"--node-monitor-grace-period="+c.silence.String())
-}
-
-func writeKubeconfig(path string, cfg *rest.Config) error {
-	return clientcmd.WriteToFile(clientcmdapi.Config{
-		Clusters:  map[string]*clientcmdapi.Cluster{"c": {Server: cfg.Host, InsecureSkipTLSVerify: true}},
-		AuthInfos: map[string]*clientcmdapi.AuthInfo{"u": {Token: cfg.BearerToken}},
-		Contexts:  map[string]*clientcmdapi.Context{"x": {Cluster: "c", AuthInfo: "u"}}, CurrentContext: "x",
-	}, path)
 }
 
 // startPart starts another process of the cluster.

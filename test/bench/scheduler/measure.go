@@ -17,8 +17,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"wherry.dev/test/bench/servers"
 )
@@ -89,11 +87,7 @@ func (c testCase) measure(ctx context.Context, o options, s scheduler) (_ figure
 // start starts the scheduler.
 func (s scheduler) start(ctx context.Context, dir string, cfg *rest.Config) (servers.Process, error) {
 	kubeconfig, config := filepath.Join(dir, "kubeconfig"), filepath.Join(dir, "scheduler.yaml")
-	err := clientcmd.WriteToFile(clientcmdapi.Config{
-		Clusters:  map[string]*clientcmdapi.Cluster{"c": {Server: cfg.Host, InsecureSkipTLSVerify: true}},
-		AuthInfos: map[string]*clientcmdapi.AuthInfo{"u": {Token: cfg.BearerToken}},
-		Contexts:  map[string]*clientcmdapi.Context{"x": {Cluster: "c", AuthInfo: "u"}}, CurrentContext: "x",
-	}, kubeconfig)
+	err := servers.WriteKubeconfig(kubeconfig, cfg)
 	if err != nil {
 		return servers.Process{}, err
 	}

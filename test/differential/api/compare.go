@@ -3,7 +3,6 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"maps"
 	"net/http"
 	"reflect"
 	"regexp"
@@ -11,6 +10,8 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"wherry.dev/test/differential/fields"
 )
 
 // difference is one sort of difference, with its first example.
@@ -75,17 +76,7 @@ func compare(ours, theirs answer, words bool) []string {
 	if ours.code >= 400 {
 		return append(out, compareErrors(a, b, words)...)
 	}
-	x, y := map[string]any{}, map[string]any{}
-	flatten("", a, x)
-	flatten("", b, y)
-	all := maps.Clone(x)
-	maps.Copy(all, y)
-	for _, key := range slices.Sorted(maps.Keys(all)) {
-		if !reflect.DeepEqual(x[key], y[key]) {
-			out = append(out, fmt.Sprintf("%s: ours %v, upstream's %v", key, x[key], y[key]))
-		}
-	}
-	return out
+	return append(out, fields.Differences(a, b)...)
 }
 
 func said(a answer) string {
@@ -213,29 +204,4 @@ func normal(v any) any {
 		return own.ReplaceAllString(v, "…")
 	}
 	return v
-}
-
-func flatten(path string, v any, to map[string]any) {
-	switch v := v.(type) {
-	case map[string]any:
-		if len(v) == 0 {
-			to[path] = "{}"
-		}
-		for key, child := range v {
-			flatten(path+"."+key, child, to)
-		}
-	case []any:
-		if len(v) == 0 {
-			to[path] = "[]"
-		}
-		for i, child := range v {
-			at := fmt.Sprint(i)
-			if m, ok := child.(map[string]any); ok && text(m, "name") != "" {
-				at = text(m, "name")
-			}
-			flatten(path+"["+at+"]", child, to)
-		}
-	default:
-		to[path] = v
-	}
 }

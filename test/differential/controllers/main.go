@@ -6,14 +6,11 @@
 package main
 
 import (
-	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
-	"maps"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -22,7 +19,10 @@ import (
 	"syscall"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
+
+	"wherry.dev/test/differential/seeds"
 )
 
 type options struct {
@@ -95,29 +95,13 @@ type play struct {
 
 // scenesOf plays all scenes. It returns an error if there was a difference in one of them.
 func (p *play) scenesOf(ctx context.Context) error {
-	start, played, different := time.Now(), 0, 0
-	defer func() {
-		fmt.Printf("%d scenes, %d with differences; %d things happened; %s\n",
-			played, different, p.happened, time.Since(start).Round(time.Second))
-	}()
-	for i := range p.scenes {
-		seed := p.seed + uint64(i) //nolint:gosec // i is not negative
-		report, err := p.scene(ctx, seed)
-		if err != nil {
-			return fmt.Errorf("seed %d: %w", seed, err)
-		}
-		if played++; report == "" {
-			continue
-		}
-		fmt.Println(report)
-		if different++; different >= p.most {
-			break
-		}
-	}
-	if different > 0 {
+	start := time.Now()
+	played, different, err := seeds.Play(p.seed, p.scenes, p.most, func(seed uint64) (string, error) { return p.scene(ctx, seed) })
+	fmt.Printf("%d scenes, %d with differences; %d things happened; %s\n", played, different, p.happened, time.Since(start).Round(time.Second))
+	if err == nil && different > 0 {
 		return errors.New("the controllers differ")
 	}
-	return nil
+	return err
 }
 
 // scene plays one scene in a namespace of its own, which is deleted in the end.
@@ -125,7 +109,8 @@ func (p *play) scene(ctx context.Context, seed uint64) (report string, err error
 	s := newScene(seed, p.only)
 	p.ours.seen, p.theirs.seen = nil, nil
 	var told []string
-	for step := range p.steps {
+	differ := ""
+	for step := 0; step < p.steps && differ == ""; step++ {
 		what, do := s.next(step)
 		told = append(told, what)
 		for _, side := range []*side{p.ours, p.theirs} {
@@ -134,167 +119,68 @@ func (p *play) scene(ctx context.Context, seed uint64) (report string, err error
 			}
 		}
 		p.happened++
-		differ, err := p.compare(ctx, s.namespace)
-		if err != nil {
+		if differ, err = p.compare(ctx, s.namespace); err != nil {
 			return "", err
 		}
-		if differ != "" {
-			report = fmt.Sprintf("=== seed %d\n%s\n%s", seed, strings.Join(told, "\n"), differ)
-			break
-		}
 	}
-	gone := p.clear(ctx, s.namespace)
-	if report == "" && gone != nil {
-		report = fmt.Sprintf("=== seed %d\n%s\n%v", seed, strings.Join(told, "\n"), gone)
+	left, err := p.clear(ctx, s.namespace)
+	if differ += left; differ == "" || err != nil {
+		return "", err
 	}
-	return report, nil
+	return fmt.Sprintf("=== seed %d\n%s\n%s", seed, strings.Join(told, "\n"), differ), nil
 }
 
 // compare waits until both sides have the same and nothing changes any more. It returns what is not the same after all.
-func (p *play) compare(ctx context.Context, namespace string) (string, error) {
+func (p *play) compare(ctx context.Context, namespace string) (differ string, err error) {
 	const settled = 400 * time.Millisecond
-	var last string
-	since := time.Now()
-	for deadline := time.Now().Add(p.patience); ; {
+	var last []string
+	since, deadline := time.Now(), time.Now().Add(p.patience)
+	err = wait.PollUntilContextCancel(ctx, 80*time.Millisecond, true, func(ctx context.Context) (bool, error) {
 		ours, err := p.ours.state(ctx, namespace)
 		if err != nil {
-			return "", err
+			return false, err
 		}
 		theirs, err := p.theirs.state(ctx, namespace)
 		if err != nil {
-			return "", err
+			return false, err
 		}
-		differ := differences(ours, theirs)
-		if now := strings.Join(ours, "\n") + strings.Join(theirs, "\n"); now != last {
+		differ = differences(ours, theirs)
+		if now := slices.Concat(ours, theirs); !slices.Equal(now, last) {
 			last, since = now, time.Now()
 		}
-		if differ == "" && time.Since(since) >= settled || time.Now().After(deadline) {
-			return differ, nil
-		}
-		select {
-		case <-time.After(80 * time.Millisecond):
-		case <-ctx.Done():
-			return "", context.Cause(ctx)
-		}
-	}
+		return differ == "" && time.Since(since) >= settled || time.Now().After(deadline), nil
+	})
+	return differ, err
 }
 
 // clear deletes the scene's namespace, and what it has outside, and waits until both sides have none of it, or both keep
-// it.
-func (p *play) clear(ctx context.Context, namespace string) error {
+// it. It returns why one of them keeps it.
+func (p *play) clear(ctx context.Context, namespace string) (why string, err error) {
 	for _, side := range []*side{p.ours, p.theirs} {
 		if err := side.clear(ctx, namespace); err != nil {
-			return err
+			return "", err
 		}
 	}
-	for deadline := time.Now().Add(p.patience); ; time.Sleep(50 * time.Millisecond) {
-		var left []string
-		for _, side := range []*side{p.ours, p.theirs} {
-			why, err := side.left(ctx, namespace)
-			if err != nil {
-				return err
-			}
-			if why != "" {
-				left = append(left, side.name+": "+why)
-			}
+	deadline := time.Now().Add(p.patience)
+	err = wait.PollUntilContextCancel(ctx, 50*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+		ours, err := p.ours.left(ctx, namespace)
+		if err != nil {
+			return false, err
+		}
+		theirs, err := p.theirs.left(ctx, namespace)
+		if err != nil {
+			return false, err
 		}
 		switch {
-		case len(left) == 0:
-			return nil
-		case len(left) == 2 && time.Now().After(deadline.Add(time.Minute)):
-			return nil // a pod whose index has failed keeps its finalizer until there is another one, which the namespace refuses
-		case len(left) == 1 && time.Now().After(deadline):
-			return fmt.Errorf("the namespace does not go: %s", strings.Join(left, "; "))
+		case ours == "" && theirs == "":
+			return true, nil
+		case ours != "" && theirs != "":
+			// A pod whose index has failed keeps its finalizer until there is another one, which the namespace refuses.
+			return time.Now().After(deadline.Add(time.Minute)), nil
+		case time.Now().After(deadline):
+			why = fmt.Sprintf("the namespace does not go: ours %q, upstream's %q\n", ours, theirs)
 		}
-	}
-}
-
-// differences returns what only one of two sorted states has: of objects that both have, only the fields.
-func differences(ours, theirs []string) string {
-	count := map[string]int{}
-	for _, o := range ours {
-		count[o]++
-	}
-	for _, o := range theirs {
-		count[o]--
-	}
-	only := func(has []string, sign int) (out []string) {
-		for i, o := range has {
-			if count[o]*sign > 0 && (i == 0 || has[i-1] != o) {
-				out = append(out, o)
-			}
-		}
-		return out
-	}
-	mine, others := only(ours, 1), only(theirs, -1)
-	var out strings.Builder
-	for _, o := range mine {
-		i := slices.IndexFunc(others, func(other string) bool { return keyOf(other) == keyOf(o) && keyOf(o) != "" })
-		if i < 0 {
-			fmt.Fprintf(&out, "only ours (%d): %s\n", count[o], o)
-			continue
-		}
-		fmt.Fprintf(&out, "%s (ours %+d, upstream's %+d):\n%s", keyOf(o), count[o], -count[others[i]], fieldsOf(o, others[i]))
-		others = slices.Delete(others, i, i+1)
-	}
-	for _, o := range others {
-		fmt.Fprintf(&out, "only upstream's (%d): %s\n", -count[o], o)
-	}
-	return out.String()
-}
-
-// keyOf returns kind and name of an object, and nothing of an event.
-func keyOf(text string) string {
-	kind, content, _ := strings.Cut(text, " ")
-	var o struct{ Metadata struct{ Name string } }
-	if kind == "Event" || json.Unmarshal([]byte(content), &o) != nil {
-		return ""
-	}
-	return kind + " " + o.Metadata.Name
-}
-
-// fieldsOf returns the fields in which two objects differ, one to a line.
-func fieldsOf(ours, theirs string) string {
-	var out strings.Builder
-	a, b := map[string]string{}, map[string]string{}
-	flatten(a, ours)
-	flatten(b, theirs)
-	paths := slices.Compact(slices.Sorted(maps.Keys(union(a, b))))
-	for _, p := range paths {
-		if a[p] != b[p] {
-			fmt.Fprintf(&out, "    %s: ours %s, upstream's %s\n", p, cmp.Or(a[p], "nothing"), cmp.Or(b[p], "nothing"))
-		}
-	}
-	return out.String()
-}
-
-func union(a, b map[string]string) map[string]string {
-	out := maps.Clone(a)
-	maps.Copy(out, b)
-	return out
-}
-
-// flatten writes the values of an object's text by path.
-func flatten(into map[string]string, text string) {
-	_, content, _ := strings.Cut(text, " ")
-	var o map[string]any
-	if json.Unmarshal([]byte(content), &o) != nil {
-		return
-	}
-	var walk func(path string, v any)
-	walk = func(path string, v any) {
-		switch v := v.(type) {
-		case map[string]any:
-			for k, e := range v {
-				walk(path+"."+k, e)
-			}
-		case []any:
-			for i, e := range v {
-				walk(fmt.Sprintf("%s[%d]", path, i), e)
-			}
-		default:
-			into[path] = fmt.Sprintf("%v", v)
-		}
-	}
-	walk("", o)
+		return why != "", nil
+	})
+	return why, err
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -214,27 +213,4 @@ func (p *player) nodeFor(pod *v1.Pod) string {
 	})
 	used[node]++
 	return node
-}
-
-// of returns the pods that a controller owns, directly or by a ReplicaSet, and that are not over, the oldest first.
-func (s *side) of(ctx context.Context, namespace, owner string) ([]*v1.Pod, error) {
-	list, err := s.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return nil, err
-	}
-	byName := map[string]*v1.Pod{}
-	for i := range list.Items {
-		p := &list.Items[i]
-		if p.Labels[labelOwner] == owner && p.DeletionTimestamp == nil && p.Status.Phase == v1.PodRunning {
-			byName[p.Name] = p
-		}
-	}
-	pods := slices.Collect(maps.Values(byName))
-	slices.SortFunc(pods, func(a, b *v1.Pod) int {
-		if c := a.CreationTimestamp.Compare(b.CreationTimestamp.Time); c != 0 {
-			return c
-		}
-		return strings.Compare(a.Name, b.Name)
-	})
-	return pods, nil
 }

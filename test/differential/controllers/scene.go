@@ -190,9 +190,9 @@ func (s *scene) strike(t thing) (string, happening) {
 			return err
 		}
 		if strings.HasPrefix(t.name, "statefulset") || strings.HasPrefix(t.name, "daemonset") {
-			slices.SortFunc(pods, func(a, b *v1.Pod) int { return strings.Compare(a.Spec.NodeName+a.Name, b.Spec.NodeName+b.Name) })
+			slices.SortFunc(pods, func(a, b v1.Pod) int { return strings.Compare(a.Spec.NodeName+a.Name, b.Spec.NodeName+b.Name) })
 		}
-		return side.strike(ctx, pods[which%len(pods)], how)
+		return side.strike(ctx, &pods[which%len(pods)], how)
 	}
 }
 

@@ -1,18 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
 	"fmt"
-	"math/big"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -22,9 +17,8 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
+	"wherry.dev/internal/pki"
 	"wherry.dev/test/bench/servers"
 )
 
@@ -57,15 +51,11 @@ func startSide(ctx context.Context, dir, wherry, controllers string, args ...str
 		}
 	}()
 	kubeconfig := filepath.Join(dir, "kubeconfig")
-	err = clientcmd.WriteToFile(clientcmdapi.Config{
-		Clusters:  map[string]*clientcmdapi.Cluster{"c": {Server: s.api.Config.Host, InsecureSkipTLSVerify: true}},
-		AuthInfos: map[string]*clientcmdapi.AuthInfo{"u": {Token: s.api.Config.BearerToken}},
-		Contexts:  map[string]*clientcmdapi.Context{"x": {Cluster: "c", AuthInfo: "u"}}, CurrentContext: "x",
-	}, kubeconfig)
+	err = servers.WriteKubeconfig(kubeconfig, s.api.Config)
 	if err != nil {
 		return nil, err
 	}
-	crt, key, err := authority(dir)
+	ca, err := pki.LoadOrCreateCA(dir, "ca", "ca", time.Now())
 	if err != nil {
 		return nil, err
 	}
@@ -79,8 +69,8 @@ func startSide(ctx context.Context, dir, wherry, controllers string, args ...str
 	}
 	s.manager, err = servers.Command(ctx, sub, controllers, append(args, "--kubeconfig", kubeconfig, "--leader-elect=false",
 		"--secure-port", port, "--bind-address", "127.0.0.1", "--authentication-kubeconfig", kubeconfig, "--authorization-kubeconfig", kubeconfig,
-		"--service-account-private-key-file", filepath.Join(dir, "sa.key"), "--root-ca-file", crt,
-		"--cluster-signing-cert-file", crt, "--cluster-signing-key-file", key, "--kube-api-qps=1000", "--kube-api-burst=2000")...)
+		"--service-account-private-key-file", filepath.Join(dir, "sa.key"), "--root-ca-file", ca.CertFile,
+		"--cluster-signing-cert-file", ca.CertFile, "--cluster-signing-key-file", ca.KeyFile, "--kube-api-qps=1000", "--kube-api-burst=2000")...)
 	if err != nil {
 		return nil, err
 	}
@@ -103,29 +93,17 @@ func (s *side) stop() error {
 	return errors.Join(s.manager.End(), s.api.Stop())
 }
 
-// authority makes a certificate authority, and returns its files.
-func authority(dir string) (crt, key string, err error) {
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+// of returns the pods of a workload that run, the oldest first.
+func (s *side) of(ctx context.Context, namespace, owner string) ([]v1.Pod, error) {
+	list, err := s.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: labelOwner + "=" + owner})
 	if err != nil {
-		return "", "", err
+		return nil, err
 	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "ca"}, NotAfter: time.Now().Add(24 * time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
-	if err != nil {
-		return "", "", err
-	}
-	encoded, err := x509.MarshalECPrivateKey(private)
-	if err != nil {
-		return "", "", err
-	}
-	crt, key = filepath.Join(dir, "ca.crt"), filepath.Join(dir, "ca.key")
-	return crt, key, errors.Join(
-		os.WriteFile(crt, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600),
-		os.WriteFile(key, pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: encoded}), 0o600),
-	)
+	pods := slices.DeleteFunc(list.Items, func(p v1.Pod) bool { return p.DeletionTimestamp != nil || p.Status.Phase != v1.PodRunning })
+	slices.SortFunc(pods, func(a, b v1.Pod) int {
+		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), strings.Compare(a.Name, b.Name))
+	})
+	return pods, nil
 }
 
 // clear deletes a scene's namespace and volumes, and makes the node as it was.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -196,7 +197,7 @@ func eventOf(o *unstructured.Unstructured, names *strings.Replacer) string {
 		return text
 	}
 	text := fmt.Sprintf("Event %s %s by %s: %s %s: %s", get("involvedObject", "kind"), get("involvedObject", "name"),
-		get("source", "component")+get("reportingComponent"), get("type"), get("reason"), get("message"))
+		cmp.Or(get("reportingComponent"), get("source", "component")), get("type"), get("reason"), get("message"))
 	text = chosen.ReplaceAllString(same(text, names), "chose one")
 	return scaled.ReplaceAllString(text, "$1")
 }

@@ -15,7 +15,7 @@ func TestDifferences(t *testing.T) {
 		want         string // all lines
 	}{
 		"the same":      {[]string{a, a}, []string{a, a}, ""},
-		"other fields":  {[]string{a}, []string{b}, "Pod p (ours +1, upstream's +1):\n    .spec.x: ours 1, upstream's 2\n    .spec.y: ours nothing, upstream's 3\n"},
+		"other fields":  {[]string{a}, []string{b}, "Pod p (ours +1, upstream's +1):\n    .spec.x: ours 1, upstream's 2\n    .spec.y: ours <nil>, upstream's 3\n"},
 		"one more":      {[]string{a, a}, []string{a}, "only ours (1): " + a + "\n"},
 		"only theirs":   {nil, []string{"Event E"}, "only upstream's (1): Event E\n"},
 		"events differ": {[]string{"Event A"}, []string{"Event B"}, "only ours (1): Event A\nonly upstream's (1): Event B\n"},

@@ -242,10 +242,10 @@ func (s *scene) changeJob(t thing) (string, happening) {
 			return err
 		}
 		if how != "all succeed" {
-			return side.strike(ctx, pods[0], how)
+			return side.strike(ctx, &pods[0], how)
 		}
-		for _, p := range pods {
-			if err := side.strike(ctx, p, "succeed"); err != nil {
+		for i := range pods {
+			if err := side.strike(ctx, &pods[i], "succeed"); err != nil {
 				return err
 			}
 		}
