@@ -14,17 +14,13 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"os"
-	"os/signal"
 	"path/filepath"
-	"syscall"
 	"time"
-
-	"k8s.io/klog/v2"
 
 	"wherry.dev/test/bench/servers"
 	"wherry.dev/test/differential/seeds"
+	"wherry.dev/test/program"
 )
 
 type options struct {
@@ -51,15 +47,7 @@ func main() {
 		os.Exit(2)
 	}
 	o.wherry = flag.Arg(0)
-	klog.LogToStderr(false)
-	klog.SetOutput(io.Discard)
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, o); err != nil {
-		fmt.Fprintln(os.Stderr, "differential:", err)
-		stop()
-		os.Exit(1)
-	}
+	program.Main("differential", func(ctx context.Context) error { return run(ctx, o) })
 }
 
 // run starts everything, plays the clusters, and removes everything.

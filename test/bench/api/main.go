@@ -11,16 +11,14 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"os"
-	"os/signal"
 	"slices"
 	"strings"
 
 	"k8s.io/cli-runtime/pkg/printers"
-	"k8s.io/klog/v2"
 
 	"wherry.dev/test/bench/servers"
+	"wherry.dev/test/program"
 )
 
 type options struct {
@@ -58,14 +56,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "usage: api [-kube-apiserver PATH -etcd PATH] [flags] WHERRY")
 		os.Exit(2)
 	}
-	klog.LogToStderr(false)
-	klog.SetOutput(io.Discard)
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	if err := run(ctx, flag.Arg(0), o); err != nil {
-		fmt.Fprintln(os.Stderr, "bench:", err)
-		os.Exit(1)
-	}
+	program.Main("bench", func(ctx context.Context) error { return run(ctx, flag.Arg(0), o) })
 }
 
 // figure is one measurement.

@@ -9,18 +9,16 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"k8s.io/cli-runtime/pkg/printers"
-	"k8s.io/klog/v2"
 
 	"wherry.dev/test/images"
+	"wherry.dev/test/program"
 	"wherry.dev/test/runtimes"
 )
 
@@ -49,14 +47,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "usage: cri [flags] WHERRY")
 		os.Exit(2)
 	}
-	klog.LogToStderr(false) // what the teardown in this process logs
-	klog.SetOutput(io.Discard)
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	if err := run(ctx, flag.Arg(0), o); err != nil {
-		fmt.Fprintln(os.Stderr, "bench:", err)
-		os.Exit(1)
-	}
+	program.Main("bench", func(ctx context.Context) error { return run(ctx, flag.Arg(0), o) })
 }
 
 func run(ctx context.Context, wherry string, o options) (err error) {

@@ -11,17 +11,15 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"time"
 
 	"k8s.io/cli-runtime/pkg/printers"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/klog/v2"
 
 	"wherry.dev/test/bench/servers"
+	"wherry.dev/test/program"
 )
 
 type options struct {
@@ -51,15 +49,7 @@ func main() {
 		os.Exit(2)
 	}
 	o.wherry = flag.Arg(0)
-	klog.LogToStderr(false)
-	klog.SetOutput(io.Discard)
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	if err := run(ctx, o); err != nil {
-		fmt.Fprintln(os.Stderr, "bench:", err)
-		stop()
-		os.Exit(1)
-	}
+	program.Main("bench", func(ctx context.Context) error { return run(ctx, o) })
 }
 
 // cluster is what runs, and what is known of it.

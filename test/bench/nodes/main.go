@@ -12,18 +12,17 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"strings"
 	"time"
 
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/klog/v2"
 
 	"wherry.dev/test/bench/report"
 	"wherry.dev/test/cluster"
 	"wherry.dev/test/images"
 	"wherry.dev/test/panics"
+	"wherry.dev/test/program"
 )
 
 type options struct {
@@ -50,15 +49,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "usage: nodes [-flannel PATH -flannel-cni PATH] [flags] WHERRY")
 		os.Exit(2)
 	}
-	klog.LogToStderr(false)
-	klog.SetOutput(io.Discard)
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	if err := run(ctx, flag.Arg(0), o); err != nil {
-		fmt.Fprintln(os.Stderr, "bench:", err)
-		stop()
-		os.Exit(1)
-	}
+	program.Main("bench", func(ctx context.Context) error { return run(ctx, flag.Arg(0), o) })
 }
 
 func run(ctx context.Context, wherry string, o options) (err error) {

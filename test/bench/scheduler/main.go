@@ -12,15 +12,14 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"os"
-	"os/signal"
 	"regexp"
 	"slices"
 	"strings"
 
 	"k8s.io/cli-runtime/pkg/printers"
-	"k8s.io/klog/v2"
+
+	"wherry.dev/test/program"
 )
 
 type options struct {
@@ -46,14 +45,7 @@ func main() {
 		os.Exit(2)
 	}
 	o.wherry = flag.Arg(0)
-	klog.LogToStderr(false)
-	klog.SetOutput(io.Discard)
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	if err := run(ctx, o); err != nil {
-		fmt.Fprintln(os.Stderr, "bench:", err)
-		os.Exit(1)
-	}
+	program.Main("bench", func(ctx context.Context) error { return run(ctx, o) })
 }
 
 // figures are the measurements of one scheduler in one case.

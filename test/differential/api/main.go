@@ -12,19 +12,15 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
-	"k8s.io/klog/v2"
-
 	"wherry.dev/test/bench/servers"
+	"wherry.dev/test/program"
 )
 
 type options struct {
@@ -58,15 +54,7 @@ func main() {
 		o.parts = strings.Split(*only, ",")
 	}
 	o.wherry = flag.Arg(0)
-	klog.LogToStderr(false)
-	klog.SetOutput(io.Discard)
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, *dir, o); err != nil {
-		fmt.Fprintln(os.Stderr, "differential:", err)
-		stop()
-		os.Exit(1)
-	}
+	program.Main("differential", func(ctx context.Context) error { return run(ctx, *dir, o) })
 }
 
 // run starts both servers, asks them, and removes everything.
